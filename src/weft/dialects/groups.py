@@ -171,8 +171,8 @@ class _Words:
         return GroupWords(warnings=tuple(self._warnings))
 
     def found(self) -> list[tuple[str, str]]:
-        """Return the systems in whose form the pod names a group, in their order, each with the
-        group's name."""
+        """Return the systems in whose form the pod names a group, in order of precedence, each with
+        the group's name."""
         group = self._pod.spec.scheduling_group
         names = [
             (KUBERNETES, (group.pod_group_name or "") if group is not None else "", _FIELD),

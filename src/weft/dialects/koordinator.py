@@ -120,7 +120,8 @@ class Koordinator(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the cards by minor number, if the node's Device object has them."""
+        """Return the annotation with the cards' minor numbers, if the node's Device object has
+        them, and the environment."""
         env = visible(request, placement)
         minors = {uuid: name.removeprefix(_MINOR) for name, uuid in _minors(node).items()}
         cards = {gpu.index: gpu for gpu in node.gpus}

@@ -19,8 +19,8 @@ _OPTIONS = PagesOptions(most_connections=64, close_s=1)
 
 
 class AgentPages(Pages):
-    """Serves while `run` runs. `checks` maps parts of the agent to functions that return what is
-    wrong ("" for nothing); `listening` is set once the port is known."""
+    """Serves the agent's pages while `run` runs. `checks` maps parts of the agent to functions that
+    return what is wrong ("" for nothing); `listening` is set once the port is known."""
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 Three small forests predict the 10 %, 50 % and 90 % quantiles of log slowdown from the target's
 features and the sum and maximum of its neighbours', so that they work for any number of neighbours.
-They are stored as LightGBM's own text."""
+They are stored as LightGBM's own text.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +59,7 @@ def readable(texts: Sequence[str]) -> bool:
 
 
 class QuantileForests:
-    """The forests of the three quantiles."""
+    """Three LightGBM forests, one for each of `QUANTILES`."""
 
     def __init__(self, boosters: Sequence[Any]) -> None:
         self._boosters = boosters

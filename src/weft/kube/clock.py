@@ -14,7 +14,7 @@ class Clock(Protocol):
     """A monotonic clock in seconds, the wall clock, and sleeping by the monotonic one."""
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; never goes back."""
+        """Return seconds since an arbitrary moment; never decreases."""
         ...
 
     def wall(self) -> datetime.datetime:

@@ -105,7 +105,7 @@ class OverShareGuard:
         self.over = tuple(lasting.values())
 
     async def run(self) -> None:
-        """Evict the pods that are due, until cancelled."""
+        """Evict pods as `observe` plans it, until cancelled."""
         while True:
             each = await self._due.get()
             outcome = await self._outcome(each)

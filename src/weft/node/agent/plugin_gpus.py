@@ -49,7 +49,7 @@ class OfferedDevices(Protocol):
         ...
 
     async def offered(self) -> Mapping[str, Sequence[str]]:
-        """Return the IDs of all healthy devices by resource, given out or not."""
+        """Return the IDs of all healthy devices by resource, allocated or not."""
         ...
 
 

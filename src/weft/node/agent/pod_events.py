@@ -36,5 +36,5 @@ class PodEvents:
         self.writer.emit(Note(about, reason, note, "Warning", "Delivering"))
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write queued events until cancelled."""
         await self.writer.run()

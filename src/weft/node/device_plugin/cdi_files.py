@@ -29,8 +29,8 @@ _LOOK_S = 10.0
 
 
 class CdiFiles:
-    """The files in one of the runtime's folders for CDI specifications. As a part of the agent
-    (`run`) it suits names that are resolved only once, while a container is created."""
+    """The files in one of the runtime's folders for CDI specifications. `run` removes each file
+    after a minute, which suits names that are resolved only once, while a container is created."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder

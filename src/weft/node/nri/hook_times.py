@@ -13,7 +13,7 @@ class HookTimes:
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Add the duration of one answer."""
+        """Add the duration of one answer, in seconds."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
