@@ -182,7 +182,7 @@ class Kai(BaseDialect):
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """Return the charge as every system does; for a reservation pod also why it holds its
+        """Return the charge as `BaseDialect` does; for a reservation pod also why it holds its
         card."""
         charged = super().weigh(pod, request, node, bound_with)
         if charged is None or not request.shape.gpu_requests:

@@ -1,5 +1,5 @@
-"""The ladder's first rung: the slowdown measured with exactly these neighbours, three times or
-more."""
+"""Remembers measured slowdowns, the first rung of the ladder (`ladder.py`): a target with exactly
+the same neighbours, measured three times or more."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,8 +1,10 @@
-"""The ladder's second rung: learnt from measured pairs of one GPU model, with calibrated bounds.
+"""Predicts slowdowns by models learnt from measured pairs of one GPU model, with calibrated bounds:
+the second rung of the ladder (`ladder.py`).
 
 Committees of kernels predict for every training set. Where applications have profiles and LightGBM
 is installed, quantile forests are averaged in, and for new families the additive model, with the
-weights that predict left-out pairs and families best."""
+weights that predict left-out pairs and families best.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,10 +1,12 @@
-"""The ladder's last rungs: predictions from summed utilisation, and when nothing is known.
+"""Predicts slowdowns from summed utilisation, or with nothing known: the last rungs of the ladder
+(`ladder.py`).
 
     speed = 1 − 0.32·max(0, SU − 0.88) − 0.16·max(0, SM − 0.90)
 
 SU and SM are the sums of GPU utilisation and memory activity, each measured alone, over all
 applications on the GPU (fitted to 2,776 pairs on another GPU model; 10 % of speeds are more than
-0.20 lower)."""
+0.20 lower).
+"""
 
 from collections.abc import Sequence
 
@@ -31,7 +33,8 @@ def slowdown_of(speed: float) -> tuple[float, float]:
 def by_utilisation(target: SoloRun, others: Sequence[SoloRun]) -> tuple[float, float] | None:
     """Return log slowdown and its bound; None if any utilisation is unknown.
 
-    An unknown memory activity counts as 0."""
+    An unknown memory activity counts as 0.
+    """
     shares = [utilisation(run) for run in (target, *others)]
     if np.isnan(shares).any():
         return None

@@ -62,7 +62,7 @@ class SchedulingGroup(Api, frozen=True, gc=False):
 
 
 class PodSpec(Api, frozen=True, gc=False):
-    """spec."""
+    """spec of a Pod, as far as dialects read it."""
 
     containers: list[ManifestContainer] = []
     init_containers: list[ManifestContainer] | None = None
@@ -76,7 +76,7 @@ class PodSpec(Api, frozen=True, gc=False):
 
 
 class PodStatus(Api, frozen=True, gc=False):
-    """status."""
+    """status of a Pod, as far as dialects read it."""
 
     phase: str = ""
 

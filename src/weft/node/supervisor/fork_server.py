@@ -139,7 +139,7 @@ def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str
     """Return in a new process each time the supervisor requests an agent; at once without a
     supervisor.
 
-    The server itself, which imports `modules`, exits here with its supervisor.
+    The server process imports `modules`, and exits in this function when its supervisor ends.
     """
     fd = environment.pop(_FD, "")
     if not fd:
