@@ -4,8 +4,8 @@ The cluster of `bench_decisions.py`: nodes of 8 GPUs at 70 % load, here with 5,0
 GPUs that wait, of 100 shapes, and pods that say how long they run. The same pods come and go on
 engines whose queues differ in their discipline alone, in turns in one process. What is timed, in
 ms of CPU: an arrival that finds a place (`decides`), one that leaves (`gone`), and the event at
-which a place is kept for a pod, and for a group of 16 (`reserves`, `reserves_group`). Writes
-build/bench/queue.json.
+which a place is kept for a pod, and for a group of 16 unlike pods (`reserves`, `reserves_group`),
+after minutes in which pods came and went. Writes build/bench/queue.json.
 
     python benchmarks/bench_queue.py [--nodes 10000] [--waiting 5000] [--discipline easy] [--quick]
 """
@@ -43,7 +43,7 @@ from weft.model.selectors import PodMarks
 
 SECOND = 1_000_000_000
 AFTER_NS, KEPT_NS = 300 * SECOND, 1_800 * SECOND
-SHAPES, NAMESPACES, GROUP, PLACES = 100, 20, 16, 3
+SHAPES, NAMESPACES, GROUP, PLACES, STEPS = 100, 20, 16, 3, 20
 BASE = HeadOfLine(AFTER_NS, KEPT_NS, AFTER_NS, at_once=PLACES)
 RULES = {
     "first-fit": NOTHING_KEPT,
@@ -80,13 +80,17 @@ class QueuedWorld:
                 self.engine.handle(PodBound(command.pod.uid), self.now_ns)
         return commands
 
+    def none_is_due(self) -> None:
+        """The first of the line wait on: none has a place kept before `reserves` says so."""
+        for turn in self.engine.kept_places.turns.values():
+            if not turn.places:
+                turn.due_ns = FAR
+
     def reserves(self, what: str) -> None:
         """The first of the line have waited long enough: a place is kept for one after another."""
         counts, kept = self.engine.kept_places.counts, self.engine.kept_places
-        turns = [turn for turn in kept.turns.values() if not turn.places]
-        for turn in turns:
-            turn.due_ns = FAR  # one at a time
-        for turn in turns:
+        self.none_is_due()
+        for turn in [turn for turn in kept.turns.values() if not turn.places]:
             turn.due_ns = self.now_ns
             before = counts["kept"]
             self.engine.queue.wake(turn.waiting.pod.uid, self.now_ns)
@@ -104,14 +108,31 @@ def of_eight(number: int, draw: random.Random) -> PodRequest:
 
 
 def fill(worlds: list[QueuedWorld], count: int) -> None:
-    """So many pods wait; first of all a group."""
-    gang = Gang("kubernetes", "ns-0", "train", least=GROUP, created_ns=1)
+    """So many pods wait."""
     draw = random.Random(2)
-    pods = [replace(of_eight(number, draw), gang=gang, priority=1) for number in range(GROUP)]
-    pods += [of_eight(number, draw) for number in range(GROUP, count)]
+    pods = [of_eight(number, draw) for number in range(GROUP, count)]
     for world in worlds:
         for pod in pods:
             world.tell(PodAdded(pod))
+
+
+def group(base: World, worlds: list[QueuedWorld], draw: random.Random, number: int) -> None:
+    """A group comes and waits until a place is kept for it, while small pods come and go; then it
+    is deleted."""
+    gang = Gang("kubernetes", "ns-0", f"train-{number}", least=GROUP, created_ns=1)
+    pods = [replace(of_eight(at, draw), gang=gang, priority=1) for at in range(GROUP)]
+    for world in worlds:
+        for pod in pods:
+            world.tell(PodAdded(pod))
+    for step in range(STEPS):
+        for world in worlds:
+            world.none_is_due()
+            world.now_ns += AFTER_NS // STEPS
+        churn(base, worlds, draw, -1 - number * STEPS - step)
+    for world in worlds:
+        world.reserves("reserves_group")
+        for pod in pods:
+            world.tell(PodGone(pod.uid))
 
 
 def churn(base: World, worlds: list[QueuedWorld], draw: random.Random, seq: int) -> None:
@@ -148,9 +169,10 @@ def measure(
     worlds = {name: QueuedWorld(base, policy, RULES[name]) for name in disciplines}
     draw = random.Random(3)
     fill(list(worlds.values()), waiting)
+    for number in range(events // 50):
+        group(base, list(worlds.values()), draw, number)
     for world in worlds.values():
-        world.now_ns += AFTER_NS + SECOND
-        world.reserves("reserves_group")
+        world.now_ns += SECOND
         for _ in range(events // 100):
             world.reserves("reserves")
             for turn in world.engine.kept_places.kept()[1:]:

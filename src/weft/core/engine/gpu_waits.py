@@ -11,7 +11,7 @@ from weft.core.ledger.table import Ints
 
 UNKNOWN_WAIT_S = 30 * 86_400
 """So long a GPU is taken to be held by a pod whose end nobody knows, where places are compared."""
-MOST_CHANGED, MOST_OLD = 64, 128
+MOST_CHANGED, MOST_OLD = 64, 64
 """So many nodes wait at most until what changed there is worked out; so many of those where it is
 old are worked out at once."""
 

@@ -159,20 +159,22 @@ def _chosen(
 ) -> list[Placement] | None:
     """Return the place for which least has to end, or, with known running times, the one that is
     free first. A kept place stays, unless another is free much sooner."""
-    found = least_to_end.find(engine, head, members, turn.nodes, now_ns)
-    forecasts = engine.forecasts
-    if not forecasts.on or found is None or (turn.places and turn.reservation.is_hard):
-        return found
+    forecasts, kept = engine.forecasts, turn.places
+    if not forecasts.on or (kept and turn.reservation.is_hard):
+        return least_to_end.find(engine, head, members, turn.nodes, now_ns)
     waits_s = forecasts.waits_s(now_ns)
     sooner = least_to_end.find(engine, head, members, (), now_ns, waits_s)
-    places = [replace(place, uid=place.uid.removeprefix(WAITS)) for place in turn.places]
-    if len(places) != len(found) or {p.uid for p in places} != {p.uid for p in found}:
-        places = found
-    if sooner is None:
-        return places
+    if not kept:
+        return sooner
+    places: list[Placement] | None
+    places = [replace(place, uid=place.uid.removeprefix(WAITS)) for place in kept]
+    if sooner is None or {p.uid for p in places} != {p.uid for p in sooner}:
+        places = least_to_end.find(engine, head, members, turn.nodes, now_ns)
+    if sooner is None or places is None:
+        return places or sooner
     starts_ns = forecasts.start_of(places, now_ns).compared_ns
     gains_ns = starts_ns - forecasts.start_of(sooner, now_ns).compared_ns
-    least_ns = MOVED_FOR_NS + (starts_ns - now_ns) // MOVED_FOR_PART if turn.places else 0
+    least_ns = MOVED_FOR_NS + (starts_ns - now_ns) // MOVED_FOR_PART
     return sooner if gains_ns > least_ns else places
 
 

@@ -20,7 +20,7 @@ from weft.core.engine import gang_search, selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
-from weft.core.framework.query import Need
+from weft.core.framework.query import Demand, Need
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Placement
 
@@ -55,7 +55,8 @@ def find(
 ) -> list[Placement] | None:
     """Find places for as many of the gang's pods as it needs, or for the pod: on these nodes if
     given and possible, else anywhere. None if there are none even if everything ended. For whole
-    GPUs, with `waits_s` (the wait for each GPU, [D]) the GPUs that are free first are sought."""
+    GPUs, with `waits_s` (the wait for each GPU, [D]) the GPUs that are free first are sought, and
+    of equals those where least has to end."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
     claim, before = _Claim(head, members, waits_s), engine.journal.seq
     try:
@@ -155,7 +156,7 @@ def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
 
 
 def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:
-    """Return a mask of Return a mask of GPUs that do not become free, [D]."""
+    """Return a mask of GPUs that do not become free, [D]."""
     held: Bools = np.zeros(table.devices, dtype=np.bool_)
     for place in places:
         if (row := table.row_of.get(place.node)) is not None:
@@ -171,22 +172,29 @@ def _room(
     table: LedgerTable, known: Assessment, held: Bools, needed: int, waits_s: Ints | None
 ) -> _Room:
     demand = known.demand
-    devices, costs = _gpus(table, known, held, needed, waits_s)
-    per_pod = demand.gpus
-    if per_pod:
-        rows = table.device_node.take(devices)
-        order = np.argsort(rows * (costs.max(initial=0) + 1) + costs, kind="stable")
-        devices, costs, rows = devices[order], costs[order], rows[order]
+    need, per_pod = _largest(demand), demand.gpus
+    if need is not None:
+        devices, ends = _gpus(table, demand, need, held, needed)
+        rows, costs = table.device_node.take(devices), ends
+        if waits_s is not None and need.whole:
+            costs = np.where(ends > 0, np.maximum(waits_s.take(devices), 1), 0)
+        some = per_pod < int(table.gpus.max(initial=0))
+        if some or not need.whole:  # else each takes a whole node
+            order = (rows * (costs.max(initial=0) + 1) + costs) * (ends.max(initial=0) + 1) + ends
+            order = np.argsort(order, kind="stable")
+            devices, ends, costs, rows = (each[order] for each in (devices, ends, costs, rows))
         counts = np.bincount(rows, minlength=table.count)
         position = np.arange(len(rows)) - (np.cumsum(counts) - counts).take(rows)
         full = position < (counts // per_pod * per_pod).take(rows)
-        devices, costs, rows = devices[full], costs[full], rows[full]
-        grouped = devices.reshape(-1, per_pod)
-        costs, rows = costs.reshape(-1, per_pod), rows.reshape(-1, per_pod)[:, 0]
-        costs = costs.sum(axis=1) if waits_s is None else costs.max(axis=1)
+        grouped = devices[full].reshape(-1, per_pod)
+        ends, costs = (each[full].reshape(-1, per_pod) for each in (ends, costs))
+        rows = rows[full][::per_pod]
+        ends = ends.sum(axis=1)
+        costs = ends if waits_s is None else costs.max(axis=1)
     else:
         rows = np.repeat(np.arange(table.count), min(needed, MOST_ROOM))
         costs, grouped = np.zeros(len(rows), dtype=np.int64), np.zeros((len(rows), 0), np.int64)
+        ends = costs
     nth = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left") + 1
     fits = known.declared.take(rows) == 0
     for asked, free, total in (
@@ -196,7 +204,7 @@ def _room(
         if asked:
             costs = costs + _lacking(nth, asked, free.take(rows), total.take(rows))
             fits &= nth * asked <= total.take(rows)
-    order = np.lexsort((rows, table.gpus.take(rows), costs))
+    order = np.lexsort((rows, table.gpus.take(rows), ends, costs))
     order = order[fits[order]]
     return _Room(rows[order], costs[order], grouped[order])
 
@@ -209,26 +217,26 @@ def _lacking(nth: Ints, asked: int, free: Ints, total: Ints) -> Ints:
     return np.asarray((lacks - before) * 1000 // np.maximum(total, 1))
 
 
+def _largest(demand: Demand) -> Need | None:
+    return max(demand.needs, key=lambda need: (need.whole, need.milli), default=None)
+
+
 def _gpus(
-    table: LedgerTable, known: Assessment, held: Bools, needed: int, waits_s: Ints | None
+    table: LedgerTable, demand: Demand, need: Need, held: Bools, needed: int
 ) -> tuple[Ints, Ints]:
-    """Return the GPUs that a pod may have, each repeated for each pod it has room for, and the cost
-    of each."""
-    if not known.demand.needs:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    need = max(known.demand.needs, key=lambda need: (need.whole, need.milli))
+    """Return the GPUs that a pod may have, each repeated for each pod it has room for, and how much
+    has to end on each."""
     usable = (table.device_usable != 0) & need.will_do.take(table.device_kind)
-    if known.demand.device_accepts is not None:
-        usable &= known.demand.device_accepts
+    if demand.device_accepts is not None:
+        usable &= demand.device_accepts
     used_milli = _milli(table) - table.device_milli_free
     used_mib = table.device_memory_total - table.device_memory_free
     parts = used_mib * 1000 // np.maximum(table.device_memory_total, 1)
     used = np.clip(np.maximum(used_milli, parts), 0, 1000)
     if need.whole:
         devices = np.flatnonzero(usable & ((table.device_idle != 0) | ~held))
-        by = used if waits_s is None else waits_s
-        costs = np.where(table.device_idle.take(devices) != 0, 0, np.maximum(by.take(devices), 1))
-        return devices, costs
+        ends = np.maximum(used.take(devices), 1)
+        return devices, np.where(table.device_idle.take(devices) != 0, 0, ends)
     free, most = _shares(table, need, usable, needed * need.count)
     most = np.where(held, free, most)
     devices = np.repeat(np.arange(table.devices), most)
