@@ -42,6 +42,7 @@ class Preempting(World):
         self.parts = led(client, [profile(law=law)])
         self.live = self.parts.live
         self.live.on_notice.append(self.notices.append)
+        self.mark: Fault | None = None
 
     def add(self, name: str, priority: int, memory_mib: int = 15_000, **more: Any) -> None:
         """A pod comes."""
@@ -351,9 +352,10 @@ SOON = MoveRules(after_ns=1_000_000)
 
 
 @asynccontextmanager
-async def two_cards_and_one() -> AsyncIterator[Preempting]:
+async def two_cards_and_one(*, marked: bool = True) -> AsyncIterator[Preempting]:
     """Nobody preempts, and pods are moved for those that wait. Pod web-1 is on one of node a's two
-    cards; node b, with one, came later."""
+    cards; node b, with one, came later. It is asked to go; not `marked`: that is not written yet,
+    and waits at `made.mark`."""
     async with api(node("a", 2)) as server, client_of(server, LoopClock()) as client:
         made = Preempting(server, client)
         made.parts = led(client, [nobody_preempts()], moves=SOON)
@@ -367,8 +369,13 @@ async def two_cards_and_one() -> AsyncIterator[Preempting]:
             asks = {"weft.dev/gpu-count": "2", "weft.dev/gpu-memory": "14000"}
             large = pod("large", priority=5)
             large["spec"]["containers"][0]["resources"]["limits"] = asks
+            if not marked:
+                made.mark = server.fault("delay", method="PATCH", path="/web-1/status")
             server.add("pods", large)
-            await until(lambda: made.deleting("web-1"))
+            if made.mark is None:
+                await until(lambda: made.deleting("web-1"))
+            else:
+                await made.mark.struck.wait()
             yield made
 
 
@@ -394,6 +401,47 @@ def test_a_pod_moves_for_one_of_several_gpus_that_waits() -> None:
             made.end("web-1")
             made.add_of("ReplicaSet", "web-2")
             assert (await made.bound("large"), await made.bound("web-2")) == ("a", "b")
+
+    run(story())
+
+
+def test_a_pod_whose_new_place_is_taken_before_it_goes_keeps_its_own() -> None:
+    """It is moved later, once there is room for it again."""
+
+    async def story() -> None:
+        async with two_cards_and_one(marked=False) as made:
+            made.add("foreign", 5, schedulerName="other", nodeName="b")
+            holdings = made.live.engine.ledger.holdings
+            await until(lambda: made.uid("foreign") in holdings)
+            assert made.mark
+            made.mark.gate.set()
+            await until(lambda: not made.live.engine.preemption.nominations)
+            await asyncio.sleep(600)
+            assert made.server.requests.get("POST pods/eviction", 0) == 0
+            assert made.uid("web-1") in holdings
+            assert made.parts.preemptor.counts["moved"] == 0
+            made.server.add("nodes", node("c", 1))
+            await until(lambda: made.deleting("web-1"))
+            made.end("web-1")
+            made.add_of("ReplicaSet", "web-2")
+            assert (await made.bound("large"), await made.bound("web-2")) == ("a", "c")
+
+    run(story())
+
+
+def test_a_pod_moves_all_the_same_where_other_room_is_left_for_it() -> None:
+    async def story() -> None:
+        async with two_cards_and_one(marked=False) as made:
+            made.server.add("nodes", node("c", 1))
+            await until(lambda: "c" in made.live.engine.ledger.table.row_of)
+            made.add("foreign", 5, schedulerName="other", nodeName="b")
+            await until(lambda: made.uid("foreign") in made.live.engine.ledger.holdings)
+            assert made.mark
+            made.mark.gate.set()
+            await until(lambda: made.deleting("web-1"))
+            made.end("web-1")
+            made.add_of("ReplicaSet", "web-2")
+            assert (await made.bound("large"), await made.bound("web-2")) == ("a", "c")
 
     run(story())
 

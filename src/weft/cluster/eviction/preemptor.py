@@ -6,7 +6,7 @@
 
 This follows kube-scheduler. If disruption budgets are strict, and for a pod that only moves, the
 Eviction API is used instead, and a pod that a budget protects is reported as `NotEvicted`, so that
-the engine chooses other pods."""
+the engine chooses other pods. So is a pod that should move but no longer has room elsewhere."""
 
 import asyncio
 import logging
@@ -17,6 +17,7 @@ from typing import Any
 from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Engine, Event, Evict, Nominate, NotEvicted, PreemptedFor
+from weft.core.engine.moved_victims import still_has_room
 from weft.core.explain.account_sentences import LEASE_ENDS, NOT_LEADING
 from weft.core.explain.sentences import preempted_in_words
 from weft.kube.client import ApiClient
@@ -32,6 +33,7 @@ TRIES = 3
 """Number of times that a request is sent if its answer is lost: each has the same effect when sent
 twice."""
 NO_LONGER = "it is not in another pod's way any more, or another scheduler has placed it"
+NO_ROOM = "the room that it was to move to is taken"
 GRACE_S, LATE_S = 30, 30.0
 """Default grace period of a pod, and seconds after the grace period at which a pod counts as
 late."""
@@ -128,6 +130,8 @@ class Preemptor:
             self._report(NotEvicted(uid, LEASE_ENDS, refused=False))
         elif not self._stands(uid, why):
             self._report(NotEvicted(uid, NO_LONGER, refused=False))
+        elif not self._has_room(uid, why):
+            self._report(NotEvicted(uid, NO_ROOM))
         elif pod.metadata.deletion_timestamp or await self._ask(pod, why):
             self._wait_for(pod)
 
@@ -144,6 +148,11 @@ class Preemptor:
         preemption = self._engine.preemption
         awaited = why.uid in preemption.nominations or any(preemption.waiting_for(uid))
         return awaited and uid in preemption.standings and uid in self._engine.ledger.holdings
+
+    def _has_room(self, uid: str, why: PreemptedFor) -> bool:
+        """Return True if the pod ends for good, or there still is room where it is to move."""
+        still = partial(still_has_room, self._engine, uid, why)
+        return not why.moves_to or self._engine.side_tasks.run(NO_ROOM, still, False)
 
     def _leads_for(self, seconds: float) -> bool:
         return self.leading and (self._may_write is None or self._may_write(seconds))
@@ -170,6 +179,8 @@ class Preemptor:
             await self._surely(partial(self._mark, pod, text))
             if not self._stands(meta.uid, why):
                 refused = NO_LONGER
+            elif not self._has_room(meta.uid, why):
+                refused = NO_ROOM
             elif why.law:
                 answer = await self._evict(pod)
                 if answer.outcome == "blocked":

@@ -221,6 +221,10 @@ class KeptPlaces:
         earlier. A pod that is not in the queue has no number."""
         return [turn for turn in self.kept() if goes_before(pod, number, turn)]
 
+    def below(self, priority: int) -> list[LineTurn]:
+        """Return the turns of pods of a lower priority that have a kept place."""
+        return [turn for turn in self.kept() if turn.line.priority < priority]
+
     def closed_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
         """Return the turns whose places are closed to this pod."""
         kept = (turn for turn in self.kept() if turn.key != key_of(pod))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from weft.core.engine.kept_places import key_of
 from weft.core.engine.move_trials import reserve_place
 from weft.core.engine.nominations import kept_uid
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
     from weft.core.engine.gang_search import ChosenPlace
     from weft.core.engine.nominations import Nomination
+    from weft.core.engine.records import PreemptedFor
 
 
 def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
@@ -53,13 +56,38 @@ def rooms_beside(
         for uid in uids:
             pod = engine.preemption.movable[uid]
             kept = _keep_from(engine, pod, chosen)
-            known = engine.assess(engine.profile_of(pod), pod, None)
-            if node := reserve_place(engine, known, pod):
+            if node := _reserve_room(engine, pod):
                 rooms[uid] = node
             for other in kept:
                 engine.ledger.release(other)
                 engine.existing.remove(other)
     return rooms
+
+
+def _reserve_room(engine: Engine, pod: PodRequest) -> str | None:
+    return reserve_place(engine, engine.assess(engine.profile_of(pod), pod, None), pod)
+
+
+def still_has_room(engine: Engine, uid: str, why: PreemptedFor) -> bool:
+    """Return True if there still is room elsewhere for a pod that was asked to move, once those it
+    moves for have their places: others may have taken it since. What is kept for less important
+    pods counts as free."""
+    preemption, ledger = engine.preemption, engine.ledger
+    pod = preemption.movable.get(uid)
+    awaited = [*preemption.waiting_for(uid)] or preemption.of_pods([why.uid])
+    nominated = [each for one in awaited for each in preemption.together(one)]
+    if pod is None or not nominated:
+        return False
+    open_to_it = [*nominated, *preemption.below(pod.priority)]
+    gone = {kept_uid(each.pod.uid) for each in open_to_it}
+    gone.update(each for one in nominated for each in one.leaving)
+    gone.update(engine.kept_places.uids(engine.kept_places.below(pod.priority)))
+    with engine.trial(sorted(gone & ledger.holdings.keys())):
+        for each in nominated:
+            kept = kept_uid(each.pod.uid)
+            ledger.reserve(replace(each.place, uid=kept))
+            engine.existing.put_kept(kept, each.pod, each.node)
+        return _reserve_room(engine, pod) is not None
 
 
 def _keep_from(engine: Engine, pod: PodRequest, chosen: Sequence[ChosenPlace]) -> list[str]:

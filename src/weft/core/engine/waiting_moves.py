@@ -151,7 +151,7 @@ NONE_MOVED = WaitingMoves(NO_MOVES)
 
 
 def gpu_milli(engine: Engine, placement: Placement) -> int:
-    """Return the Return the GPUs that the placement holds, in thousandths, as queues are charged
+    """Return the GPUs that the placement holds, in thousandths, as queues are charged
     for them."""
     row = engine.ledger.table.row_of.get(placement.node)
     return charge_of(placement, None if row is None else engine.ledger.table.nodes[row]).gpu_milli
