@@ -18,8 +18,9 @@ from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.queue.shortest import OVERTAKES
 from weft.core.record.file import DecisionLine, Header, PolicyUse, ProfileUse, Recorder, records_of
+from weft.files.queue_settings import QueueingSettings
 from weft.model import Gang, PodRequest
-from weft.model.queue_rules import Discipline, HeadOfLine
+from weft.model.queue_rules import NOTHING_KEPT, Discipline, HeadOfLine
 from weft.model.request import rounded_s
 from weft.testing import node, pod
 
@@ -165,6 +166,22 @@ def test_where_durations_are_lies_or_unknown_the_head_still_starts(
     story = Story(nodes, seed, rules("easy"), head, silent=silent, lies=lies)
     longest_ns = 4 * max(LIVES_S) * SECOND
     assert story.run(AFTER_NS + 12 * longest_ns), story.engine.kept_places.counts
+
+
+@settings(max_examples=few_or_many(6, 200), deadline=None)
+@given(CLUSTERS, st.integers(0, 1 << 30), st.booleans())
+def test_what_ships_decides_as_first_fit_where_no_group_waits(
+    nodes: list[int], seed: int, silent: bool
+) -> None:
+    """Whatever pods say of how long they run: nothing is kept for single pods unless asked for."""
+
+    def starts(kept: HeadOfLine) -> dict[str, int]:
+        head = [replace(pod("train-0", gpus=max(nodes)), created_ns=2 * SECOND)]
+        story = Story(nodes, seed, kept, head, silent=silent, lies=(250, 1_000, 4_000))
+        story.run(HOUR)
+        return story.bound
+
+    assert starts(QueueingSettings().rules()) == starts(NOTHING_KEPT)
 
 
 @settings(max_examples=few_or_many(6, 200), deadline=None)

@@ -406,7 +406,7 @@ def test_a_pod_moves_for_one_of_several_gpus_that_waits() -> None:
 
 
 def test_a_pod_whose_new_place_is_taken_before_it_goes_keeps_its_own() -> None:
-    """It is moved later, once there is room for it again."""
+    """Once there is room for it again it is moved after all."""
 
     async def story() -> None:
         async with two_cards_and_one(marked=False) as made:

@@ -137,6 +137,21 @@ def test_the_place_is_where_it_is_whole_first() -> None:
         assert turn.nodes == [wanted]
 
 
+def test_of_places_that_are_whole_at_once_least_has_to_end_for_the_one_that_is_kept() -> None:
+    """Both are whole after as long, known or not: on node b one card is free already."""
+    for said_s in (2_048, 0):
+        world = World(node("a", gpus=2), node("b", gpus=2), rules=rules("easy"))
+        world.add(*(lasting(f"a{n}", said_s) for n in range(2)), lasting("b0", said_s))
+        world.add(lasting("b1", 64))
+        assert [world.bound[name] for name in ("a0", "a1", "b0", "b1")] == [*"aabb"]
+        world.add(lasting("large", 512, gpus=2))
+        world.until(64 * SECOND)
+        world.tell(PodGone("b1", completed=True))
+        world.until(6 * MINUTE)
+        (turn,) = world.engine.kept_places.kept()
+        assert turn.nodes == ["b"]
+
+
 def test_a_place_that_slips_twice_is_lent_to_nobody() -> None:
     easy, kept = DISCIPLINES["easy"], Reservation()
     assert not easy.may_pass(5, kept)
