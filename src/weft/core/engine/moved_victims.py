@@ -79,7 +79,7 @@ def still_has_room(engine: Engine, uid: str, why: PreemptedFor) -> bool:
     if pod is None or not nominated:
         return False
     open_to_it = [*nominated, *preemption.below(pod.priority)]
-    gone = {kept_uid(each.pod.uid) for each in open_to_it}
+    gone = {uid, *(kept_uid(each.pod.uid) for each in open_to_it)}
     gone.update(each for one in nominated for each in one.leaving)
     gone.update(engine.kept_places.uids(engine.kept_places.below(pod.priority)))
     with engine.trial(sorted(gone & ledger.holdings.keys())):
