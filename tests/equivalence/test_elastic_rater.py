@@ -10,7 +10,7 @@ import pytest
 from long_form import few_or_many
 
 from weft.core.engine.assessment import Assessor
-from weft.core.engine.selection import shares_on
+from weft.core.engine.deciding import shares_on
 from weft.core.framework import NEVER, Profile
 from weft.core.ledger import Ledger
 from weft.core.policies.elastic import ElasticBinpack

@@ -15,7 +15,7 @@ from long_form import few_or_many
 from fakes.reference import ReferenceLedger
 from fakes.reference_fit import assignments, charged_mib, fewest_gpus, fitting_nodes
 from weft.core.engine.assessment import Assessor
-from weft.core.engine.selection import shares_on
+from weft.core.engine.deciding import shares_on
 from weft.core.framework import NEVER, Demand, Policy, Profile, Query
 from weft.core.framework.policy import PlacementOptions
 from weft.core.ledger import Ledger, RequestLimits, audit

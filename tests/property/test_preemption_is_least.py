@@ -23,6 +23,7 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
     Wake,
+    deciding,
 )
 from weft.core.engine.decision_faults import Faulted
 from weft.core.engine.kept_places import WAITS
@@ -144,7 +145,7 @@ def all_could_move(engine: Engine, pod: PodRequest, below: dict[str, tuple[int, 
                 known = engine.assess(chosen, pod)
                 place = None
                 if not known.codes[row]:
-                    place = engine.choose_place(WaitingPod(pod, chosen, 0), known, row, 0)
+                    place = deciding.choose_place(engine, WaitingPod(pod, chosen, 0), known, row, 0)
             since = {uid: engine.preemption.standings[uid][1] for uid in some}
             in_order = sorted(some, key=lambda uid: (-below[uid][0], since[uid]))
             if place and len(rooms_beside(engine, [place], some, in_order)) == len(some):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from weft.core.engine import Engine
-from weft.core.engine.journal import PlacedPod
+from weft.core.engine.deciding import PlacedPod
 from weft.core.engine.nominations import is_kept
 from weft.core.explain.gpu_facts import GpuState, gpu_states, idle_gpus
 from weft.core.explain.queue_rows import QueueCounts, QueueRow

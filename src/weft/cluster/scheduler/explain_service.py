@@ -21,7 +21,7 @@ from weft.cluster.control.interface import ClusterView
 from weft.cluster.state.others import others_on
 from weft.cluster.state.pod_reader import WAY_OUT
 from weft.core.engine.assessment import Assessment
-from weft.core.engine.journal import PlacedPod
+from weft.core.engine.deciding import PlacedPod
 from weft.core.engine.overbooking import OverbookedGpu
 from weft.core.engine.reasons import FeasibilitySummary, best_nodes, summarise
 from weft.core.explain.account_sentences import by_claim_in_words

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from weft.core.engine import nomination_events, preempting
+from weft.core.engine import deciding, nomination_events, preempting
 from weft.core.engine.events import Bind, BindOn, BindOnRefused, Command
 from weft.core.engine.queue import WaitingPod
 from weft.core.framework import Profile
@@ -53,7 +53,9 @@ def _reserve(
         return
     own = engine.queue.get(pod.uid)
     engine.queue.remove(pod.uid, now_ns)
-    engine.hold(engine.choose_place(waiting, known, row, now_ns), now_ns, out).own = own
+    deciding.hold(
+        engine, deciding.choose_place(engine, waiting, known, row, now_ns), now_ns, out
+    ).own = own
     if pod.gang:
         engine.queue.has_place(pod.uid, pod.gang, now_ns)
 

@@ -18,11 +18,11 @@ from functools import partial
 import numpy as np
 import numpy.ma  # np.unique loads it at first: 40 ms that no event is to take
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answers
 from weft.core.engine import (
     bind_on,
+    deciding,
     decision_faults,
     events,
     gang_preempting,
@@ -32,7 +32,6 @@ from weft.core.engine import (
     nomination_events,
     pair_matching,
     preempting,
-    selection,
 )
 from weft.core.engine.assessment import (
     LOOKS_BESIDE,
@@ -45,26 +44,31 @@ from weft.core.engine.assessment import (
     Assessment,
     Assessor,
 )
+from weft.core.engine.deciding import (
+    DecisionAttempt,
+    EvictionReason,
+    Journal,
+    PlacedPod,
+)
 from weft.core.engine.decision_faults import Faulted, SideTasks
-from weft.core.engine.events import Bind, Command, Event, Evict, Unschedulable, Wake
+from weft.core.engine.events import Command, Event, Evict, Unschedulable, Wake
 from weft.core.engine.fair_order import FairPods
 from weft.core.engine.forecasts import NO_FORECASTS, Forecasts
-from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
-from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.kept_places import NONE_KEPT, KeptPlaces
 from weft.core.engine.nominations import Nomination, Preemption
-from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
+from weft.core.engine.oom_history import OomHistory, OutOfMemory, workload_of
 from weft.core.engine.parked import FreedNode
-from weft.core.engine.peak_usage import Peaks, peak_owner
+from weft.core.engine.peak_usage import Peaks
 from weft.core.engine.pricing import PRICING, PriceLists
 from weft.core.engine.queue import Queue, WaitingPod
-from weft.core.engine.records import PreemptionPlan, Record
+from weft.core.engine.records import PreemptionPlan
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.engine.team_queues import NO_TEAMS, TeamQueues
 from weft.core.framework import Policy, Profile
+from weft.core.framework import policy as ask
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
@@ -165,6 +169,45 @@ class Engine:
             self.ledger.commit(event.uid)
             self._work_ahead()
             return [*self.side_tasks.take_faults()]
+        self._take_in(event, now_ns, out)
+        self.queue.tick(now_ns)
+        self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
+        if isinstance(event, events.Tick) or not self._stopped:
+            # Cycles, until the work budget is used up; a `Tick` runs at least one.
+            until = self._until if self.turn_looks else FAR
+            is_over = self.assessor.looked >= until and not isinstance(event, events.Tick)
+            while True:
+                if self.existing.has_moved or self.existing.volumes.moved:
+                    self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
+                if is_over or (waiting := self.queue.pop()) is None:
+                    break
+                began = self.assessor.looked
+                self._try(waiting, now_ns, out)
+                self.queue.worked(waiting, self.assessor.looked - began)
+                is_over = self.assessor.looked >= until
+            self._stopped = self.queue.active
+            self.queue.take_turns(by_turns=self._stopped)
+        wake = self.queue.next_ns()
+        if self.price_lists.lists:
+            self._price(partial(self.price_lists.renew, now_ns))
+        if isinstance(event, events.PodGone | events.PodSeenBound | events.Tick):
+            self._work_ahead()
+        if self.peaks.fresh:
+            out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
+        if self.side_tasks.faults:
+            out.extend(self.side_tasks.take_faults())
+        preemption, kept = self.preemption, self.kept_places
+        if self._stopped or self.assessor.dear:
+            wake = now_ns
+        wake = kept.next_ns(wake, now_ns) if kept.turns or kept.paused else wake
+        wake = preemption.moves.next_ns(wake) if preemption.moves.since else wake
+        if wake is not None:
+            out.append(Wake(wake))
+        return out
+
+    def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
+        """Apply the event; of one with measurements that cannot be read the engine goes on without
+        them."""
         try:
             self._apply(event, now_ns, out)
         except Exception as error:
@@ -177,25 +220,6 @@ class Engine:
         preemption, kept = self.preemption, self.kept_places
         if preemption.nominations or preemption.gathers_since or kept.turns or kept.paused:
             head_of_line.look(self, now_ns, out)
-        self.queue.tick(now_ns)
-        self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
-        if isinstance(event, events.Tick) or not self._stopped:
-            self._run_cycles(now_ns, out, goes_on=isinstance(event, events.Tick))
-        if self.price_lists.lists:
-            self._price(partial(self.price_lists.renew, now_ns))
-        if isinstance(event, events.PodGone | events.PodSeenBound | events.Tick):
-            self._work_ahead()
-        if self.peaks.fresh:
-            out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
-        if self.side_tasks.faults:
-            out.extend(self.side_tasks.take_faults())
-        has_more = self._stopped or bool(self.assessor.dear)
-        wake = now_ns if has_more else self.queue.next_ns()
-        wake = kept.next_ns(wake, now_ns) if kept.turns or kept.paused else wake
-        wake = self.preemption.moves.next_ns(wake) if self.preemption.moves.since else wake
-        if wake is not None:
-            out.append(Wake(wake))
-        return out
 
     def _begin_turn(self, event: Event, now_ns: int) -> None:
         """Start the event's work budget, or continue with what earlier events of the same moment
@@ -285,7 +309,8 @@ class Engine:
             goes_first = partial(self.oom_history.goes_first, pod)
             first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
         try:
-            self.queue.add(pod, profile, now_ns, first=first)
+            order = ask.queue_order(profile.lead, pod)
+            self.queue.add(pod, profile, now_ns, order, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
         if pod.gang:
@@ -425,30 +450,17 @@ class Engine:
 
     # --- the cycle -----------------------------------------------------------------------------
 
-    def _run_cycles(self, now_ns: int, out: list[Command], *, goes_on: bool) -> None:
-        """Run scheduling cycles until the work budget is used up; a `Tick` (`goes_on`) runs at
-        least one."""
-        until = self._until if self.turn_looks else FAR
-        is_over = self.assessor.looked >= until and not goes_on
-        while True:
-            if self.existing.has_moved or self.existing.volumes.moved:
-                self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
-            if is_over or (waiting := self.queue.pop()) is None:
-                break
-            if self.journal.stop is not None:
-                self.journal.begin()
-            began = self.assessor.looked
-            try:
-                self._cycle(waiting, now_ns, out)
-            except Exception as error:  # it costs this pod its place, and nobody else's
-                self.undo(waiting.pod.uid, now_ns)
-                self.preemption.keep_again(waiting.pod)
-                self.queue.park_faulty(waiting, now_ns)
-                self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
-            self.queue.worked(waiting, self.assessor.looked - began)
-            is_over = self.assessor.looked >= until
-        self._stopped = self.queue.active
-        self.queue.take_turns(by_turns=self._stopped)
+    def _try(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
+        """Run a cycle for the pod. If that breaks off, all that it did is undone."""
+        if self.journal.stop is not None:
+            self.journal.begin()
+        try:
+            self._cycle(waiting, now_ns, out)
+        except Exception as error:  # it costs this pod its place, and nobody else's
+            self.undo(waiting.pod.uid, now_ns)
+            self.preemption.keep_again(waiting.pod)
+            self.queue.park_faulty(waiting, now_ns)
+            self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
 
     def undo(self, uid: str, now_ns: int) -> None:
         """Undo everything that a failed decision did."""
@@ -487,7 +499,7 @@ class Engine:
                 preempting.try_nominated(self, waiting, now_ns, out)
             return
         known = self._assess(profile, pod)
-        row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
+        row = deciding.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0 and (self.kept_places.turns or self.kept_places.serves_pods):
             head_of_line.decide_alone(self, waiting, now_ns, out)
             return
@@ -497,23 +509,15 @@ class Engine:
                 self.parks(waiting, known, now_ns, out)
             return
         if not self.queue.defers(waiting, known.shape):
-            self.place(waiting, known, row, now_ns, out)
+            deciding.place(self, waiting, known, row, now_ns, out)
 
     def parks(
         self, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
     ) -> None:
         """Park a pod that fits nowhere, until something that could help happens."""
-        record = self.refused(waiting, known, now_ns)
+        record = deciding.refused(self, waiting, known, now_ns)
         self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
         out.append(Unschedulable(waiting.pod, record))
-
-    def place(
-        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int, out: list[Command]
-    ) -> None:
-        """Place the pod on the node of this row, which fits."""
-        self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out)
-        self.queue.done(waiting, now_ns)
-        self.queue.next_of_group(waiting, now_ns)
 
     def _bind_requested(self, event: events.BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
@@ -609,64 +613,6 @@ class Engine:
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)
         return shape
-
-    def _charged(self, pod: PodRequest) -> OomCharge | None:
-        return self.side_tasks.run(EXPLAINING, partial(self.oom_history.charged, pod), None)
-
-    def refused(self, waiting: WaitingPod, known: Assessment, now_ns: int) -> Record:
-        """Record the decision that the pod fits nowhere."""
-        charged = self._charged(waiting.pod) if self.oom_history.known else None
-        return self.journal.decided(waiting, known, now_ns, charged)
-
-    def choose_place(
-        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
-    ) -> ChosenPlace:
-        """Return the devices that the pod gets on node `row`, which fits."""
-        pod, profile, shape, table = waiting.pod, waiting.profile, known.shape, self.ledger.table
-        charged = self._charged(pod) if self.oom_history.known else None
-        key = f"{self.seed}/{pod.uid}/{waiting.tries}"
-        shares = selection.shares_on(table, row, known, profile, key)
-        placement = selection.placement_on(table, row, pod.uid, shares, shape)
-        record = self.journal.decided(waiting, known, now_ns, charged, (row, shares))
-        placed = PlacedPod(waiting, record, self.assessor.observed.signals)
-        if profile.predicts or len(shares) > 1:
-            predict = partial(selection.predicted, table, row, known, profile, shares)
-            links = partial(selection.links, table, row, known, shares)
-            record = replace(
-                record,
-                predicted=self.side_tasks.run(EXPLAINING, predict, ()),
-                links=self.side_tasks.run(EXPLAINING, links, UNSET),
-            )
-        placed.record = record
-        return ChosenPlace(placed, placement, known.demand, shape)
-
-    def hold(self, chosen: ChosenPlace, now_ns: int, out: list[Command]) -> PlacedPod:
-        """Reserve the place, and ask for the Binding."""
-        placed, placement, demand, shape = chosen
-        pod, table = placed.pod, self.ledger.table
-        like = peak_owner(pod) if table.harvests else ""
-        if harvested := self.harvest.placed(placement, shape, like):
-            placed.record = replace(placed.record, harvested=harvested)
-        if self.preemption.on:
-            self.preemption.note(pod.uid, pod.priority, now_ns, placement.node)
-        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, demand.asks):
-            name, wrong = placed.profile.lead.name, "chose a place that does not fit"
-            raise RuntimeError(f"{name} {wrong}: {placement}")
-        self.placed[pod.uid] = placed
-        node = table.nodes[table.row_of[placement.node]]
-        chosen_volumes = self.existing.choose(pod, shape, node) if pod.claims else ()
-        self.existing.put_asked(pod, placement.node, chosen_volumes)
-        if self.harvest.closed:
-            self.harvest.close()
-        self.residencies.add(placement, now_ns)
-        if self.forecasts.on:
-            self.forecasts.starts(placed, now_ns)
-        out.append(Bind(pod, placement, placed.record, chosen_volumes))
-        if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
-            out.append(Wake(now_ns + self.bind_timeout_ns))
-        if self.by_residents:  # a GPU with this pod on it may suit others
-            self.wake_for_freed(placement.node, now_ns)
-        return placed
 
 
 # --- what policies see, and rules decide by: inputs, signals, progress, OOM history ---------------

@@ -25,8 +25,8 @@ from weft.model import Placement, PodRequest, Shape
 from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 
 if TYPE_CHECKING:
+    from weft.core.engine.deciding import PlacedPod
     from weft.core.engine.events import PodSeenBound
-    from weft.core.engine.journal import PlacedPod
     from weft.core.engine.kept_places import LineTurn
     from weft.core.engine.queue import WaitingPod
 

@@ -16,19 +16,19 @@ import numpy as np
 from msgspec.structs import replace
 
 from weft.core.constraints.answer import PodAnswer
-from weft.core.engine import nomination_events, preempting, selection
+from weft.core.engine import deciding, nomination_events, preempting
 from weft.core.engine.assessment import Assessment
+from weft.core.engine.deciding import ChosenPlace
 from weft.core.engine.events import Command, Unschedulable, Wake
 from weft.core.engine.gang_room import ANY_NUMBER, room_for, room_when_empty
 from weft.core.engine.gangs import GRACE_NS, GangMembers, Gangs
-from weft.core.engine.journal import PlacedPod
 from weft.core.engine.nominations import kept_uid
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import GangDecision, Record
 from weft.core.framework import NEVER, Demand
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable
-from weft.model import Code, Gang, Placement, PodRequest, Shape
+from weft.model import Code, Gang, PodRequest, Shape
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -40,15 +40,6 @@ again are tried in other orders."""
 
 SHAPES_SUMMED = 16
 """More shapes of one gang are not summed: nothing is said of an empty cluster's room for them."""
-
-
-class ChosenPlace(NamedTuple):
-    """A place for a pod, not reserved yet. `shape` is the shape that was assessed."""
-
-    placed: PlacedPod
-    placement: Placement
-    demand: Demand
-    shape: Shape
 
 
 class GangPlaces(NamedTuple):
@@ -221,14 +212,14 @@ def _try(
                 demands.setdefault(known.shape, known.demand)
                 row = _row(engine, each, known, used, rooms, len(waiting) - at, plan)
                 if row >= 0:
-                    chosen.append(engine.choose_place(each, known, row, now_ns))
+                    chosen.append(deciding.choose_place(engine, each, known, row, now_ns))
                     _reserve(engine, chosen[-1], row)
                     used.add(row)
                     continue
                 if not each.pod.shape.constraints.pods:
                     refused.add(alike)
                 if short is None:
-                    short = each, engine.refused(each, known, now_ns)
+                    short = each, deciding.refused(engine, each, known, now_ns)
             spare -= 1
             if spare < 0:
                 break
@@ -263,7 +254,7 @@ def _row(
         return -1
     key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
     if known.wishes is not None:  # the pod says itself what it would be near to
-        return selection.best_row(known, waiting.profile, key)
+        return deciding.best_row(known, waiting.profile, key)
     here = [row for row in used if known.codes[row] == 0]
     if len(here) == 1 and plan.roomiest:
         return here[0]
@@ -278,7 +269,7 @@ def _row(
         keep = fits & (room == room.max(initial=-ANY_NUMBER, where=fits))
     narrowed = known.copied()
     narrowed.total = np.where(keep, known.total, NEVER)
-    return selection.best_row(narrowed, waiting.profile, key)
+    return deciding.best_row(narrowed, waiting.profile, key)
 
 
 def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
@@ -393,7 +384,7 @@ def _take(
     try:
         for place in found.chosen:
             place.placed.record = engine.journal.numbered(place.placed.record, decision)
-            engine.hold(place, now_ns, out)
+            deciding.hold(engine, place, now_ns, out)
     except Exception:
         for place in found.chosen:
             engine.undo(place.placed.pod.uid, now_ns)

@@ -13,11 +13,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import (
+    deciding,
     gang_search,
     least_to_end,
     nomination_events,
     preempting,
-    selection,
 )
 from weft.core.engine.events import Command, Unschedulable
 from weft.core.engine.forecasts import kinds_of
@@ -73,12 +73,12 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
             preempting.try_nominated(engine, waiting, now_ns, out)
             return
         known = engine.assess(waiting.profile, waiting.pod)
-        row = selection.best_row(known, waiting.profile, f"{engine.seed}/{uid}/{waiting.tries}")
+        row = deciding.best_row(known, waiting.profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
             places = [each for each in opened if each.places]
             to = partial(_may_pass_too, engine, places, now_ns) if places else None
             if not engine.queue.defers(waiting, known.shape, to):
-                engine.place(waiting, known, row, now_ns, out)
+                deciding.place(engine, waiting, known, row, now_ns, out)
                 if passed:  # others that may pass may fit beside it
                     engine.wake_for_freed(engine.ledger.table.nodes[row].name, now_ns)
         elif not preempting.makes_room(engine, waiting, known, now_ns, out):

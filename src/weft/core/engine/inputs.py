@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from weft.core.engine import events, nomination_events
+from weft.core.engine.deciding import PlacedPod
 from weft.core.engine.events import Command, Event
-from weft.core.engine.journal import PlacedPod
 from weft.core.engine.oom_history import OutOfMemory
 from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.pricing import PRICING

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.core.engine import gang_search, selection
+from weft.core.engine import deciding, gang_search
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
@@ -98,10 +98,10 @@ class _Claim:
         pod, profile, tries = self.largest.pod, self.largest.profile, self.largest.tries
         with engine.trial(gone):
             known = gang_search.within(engine.assess(profile, pod), inside)
-            row = selection.best_row(known, profile, f"{engine.seed}/{pod.uid}/{tries}")
+            row = deciding.best_row(known, profile, f"{engine.seed}/{pod.uid}/{tries}")
             if row < 0:
                 return []
-            return [engine.choose_place(self.largest, known, row, now_ns).placement]
+            return [deciding.choose_place(engine, self.largest, known, row, now_ns).placement]
 
 
 def _find(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.core.engine import selection
+from weft.core.engine import deciding
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.model import PodRequest
 
@@ -137,11 +137,11 @@ def reserve_place(engine: Engine, known: Assessment, pod: PodRequest) -> str | N
     """Reserve, on trial, the place that a first attempt of the pod would take by these answers;
     return its node, None if there is none."""
     table, profile, key = engine.ledger.table, engine.profile_of(pod), f"{engine.seed}/{pod.uid}/1"
-    row = selection.best_row(known, profile, key)
+    row = deciding.best_row(known, profile, key)
     if row < 0:
         return None
-    shares = selection.shares_on(table, row, known, profile, key)
-    placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
+    shares = deciding.shares_on(table, row, known, profile, key)
+    placement = deciding.placement_on(table, row, pod.uid, shares, known.shape)
     reserved = engine.ledger.reserve(placement, asks=known.demand.asks)
     if reserved:
         engine.existing.put_asked(pod, placement.node)

@@ -18,8 +18,8 @@ from weft.core.preempt import Victim
 from weft.model import PodRequest
 
 if TYPE_CHECKING:
+    from weft.core.engine.deciding import ChosenPlace
     from weft.core.engine.engine import Engine
-    from weft.core.engine.gang_search import ChosenPlace
     from weft.core.engine.nominations import Nomination
     from weft.core.engine.records import PreemptedFor
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from weft.core.engine import deciding
 from weft.core.engine.events import (
     BudgetsChanged,
     Command,
@@ -118,7 +119,7 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
     with engine.trial(leaving, [*preemption.on_node(event.node)]):
         known = engine.assess(profile, pod, None)
         if not known.codes[row]:
-            place = engine.choose_place(waiting, known, row, now_ns).placement
+            place = deciding.choose_place(engine, waiting, known, row, now_ns).placement
     engine.journal.back_to(before)
     if place is None:
         out.append(Nominate(pod, ""))

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.constraints import PodsToLeave, pods_to_leave
-from weft.core.engine import nomination_events, selection
+from weft.core.engine import deciding, nomination_events
 from weft.core.engine.assessment import LOOKS_AT_LEAST, Assessment
 from weft.core.engine.events import (
     Command,
@@ -36,8 +36,8 @@ from weft.core.preempt.search import Fits
 from weft.model import Code, Placement, PodRequest, Shape
 
 if TYPE_CHECKING:
+    from weft.core.engine.deciding import ChosenPlace
     from weft.core.engine.engine import Engine
-    from weft.core.engine.gang_search import ChosenPlace
 
 _NOBODYS_END_HELPS = (
     *(Code.POD_AFFINITY, Code.CLAIM_WAITS, Code.NO_VOLUME, Code.STORAGE_CAPACITY),
@@ -99,7 +99,7 @@ def makes_room(
         nomination_events.beat(engine, nomination, now_ns, out)
     if not found.victims and not leaving:
         known = engine.assess(waiting.profile, pod)  # others are beaten
-        engine.place(waiting, known, found.row, now_ns, out)
+        deciding.place(engine, waiting, known, found.row, now_ns, out)
         return True
     _nominate(engine, waiting, known, found, leaving, now_ns, out)
     return True
@@ -113,14 +113,14 @@ def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Comm
         return False
     with without_kept(engine, pod):
         known = engine.assess(profile, pod)
-        row = selection.best_row(known, profile, f"{engine.seed}/{pod.uid}/{waiting.tries}")
+        row = deciding.best_row(known, profile, f"{engine.seed}/{pod.uid}/{waiting.tries}")
     if row < 0:
         return False
     node = engine.ledger.table.nodes[row].name
     for nomination in beaten:
         if nomination.node == node:
             nomination_events.beat(engine, nomination, now_ns, out)
-    engine.place(waiting, engine.assess(profile, pod), row, now_ns, out)
+    deciding.place(engine, waiting, engine.assess(profile, pod), row, now_ns, out)
     return True
 
 
@@ -409,7 +409,7 @@ def _place_without(
     with engine.trial(gone, rights.beside_on(node)):
         known = engine.assess(waiting.profile, waiting.pod)
         if not known.codes[row]:
-            chosen = engine.choose_place(waiting, known, row, now_ns)
+            chosen = deciding.choose_place(engine, waiting, known, row, now_ns)
     engine.journal.back_to(before)
     return chosen, gone
 
@@ -510,7 +510,7 @@ def _wait(
     out: list[Command],
 ) -> None:
     """Have the pod wait for those who leave, with a record."""
-    record = replace(engine.refused(waiting, known, now_ns), preempts=plan)
+    record = replace(deciding.refused(engine, waiting, known, now_ns), preempts=plan)
     engine.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
     out.append(Unschedulable(waiting.pod, record))
 
@@ -528,9 +528,9 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
     row = engine.ledger.table.row_of.get(nomination.node, -1)
     if row < 0 or known.codes[row]:
         key = f"{engine.seed}/{pod.uid}/{waiting.tries}"
-        row = selection.best_row(known, waiting.profile, key)
+        row = deciding.best_row(known, waiting.profile, key)
     if row >= 0:
-        engine.place(waiting, known, row, now_ns, out)
+        deciding.place(engine, waiting, known, row, now_ns, out)
         del preemption.nominations[pod.uid]
         nomination_events.is_over(engine, nomination, now_ns)
         return

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.engine import selection
+from weft.core.engine import deciding
 from weft.core.engine.assessment import Assessment
+from weft.core.engine.deciding import EXPLAINING
 from weft.core.engine.engine import Engine
-from weft.core.engine.journal import EXPLAINING
 from weft.core.engine.preempting import without_kept
 from weft.core.engine.reasons import reason_of_each
 from weft.core.framework import NEVER, Profile
@@ -152,11 +152,11 @@ def would_place(engine: Engine, profile: Profile, pod: PodRequest) -> WouldPlace
     """Return the place that a first attempt would take. `profile` decides."""
     known = engine.assess(profile, pod)
     table, key = engine.ledger.table, f"{engine.seed}/{pod.uid}/1"
-    row = selection.best_row(known, profile, key)
+    row = deciding.best_row(known, profile, key)
     if row < 0:
         return WouldPlace(known)
-    shares = selection.shares_on(table, row, known, profile, key)
-    placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
+    shares = deciding.shares_on(table, row, known, profile, key)
+    placement = deciding.placement_on(table, row, pod.uid, shares, known.shape)
     return WouldPlace(known, placement, slowdowns_at(engine, profile, known, placement))
 
 
@@ -170,4 +170,4 @@ def slowdowns_at(
         return ()
     if any(table.device_row(row, share.gpu) < 0 for share in placement.shares):
         return ()
-    return selection.predicted(table, row, known, profile, placement.shares)
+    return deciding.predicted(table, row, known, profile, placement.shares)

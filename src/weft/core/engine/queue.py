@@ -23,8 +23,6 @@ head, waits as above for all of them (`gangs.py`).
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec.structs import replace
-
 from weft.core.constraints import PodsMoved
 from weft.core.engine.decision_faults import fault_backoff_ns
 from weft.core.engine.gangs import Gangs
@@ -42,6 +40,7 @@ from weft.core.engine.parked import (
 from weft.core.engine.team_queues import TeamQueues
 from weft.core.framework import Demand, Profile
 from weft.core.framework import policy as ask
+from weft.core.framework.policy import QueueOrder
 from weft.model import PodRequest, Shape
 
 FIRST = -1 << 62
@@ -103,11 +102,18 @@ class WaitingPod:
         "woken",
     )
 
-    def __init__(self, pod: PodRequest, profile: Profile, seq: int, team: str = "") -> None:
+    def __init__(
+        self,
+        pod: PodRequest,
+        profile: Profile,
+        seq: int,
+        team: str = "",
+        order: QueueOrder | None = None,
+    ) -> None:
         self.pod, self.profile, self.team = pod, profile, team
-        as_old = replace(pod, created_ns=pod.gang.created_ns) if pod.gang else pod
-        self.key: Key = (*ask.queue_key(profile.lead, as_old), seq)
-        self.rank = profile.lead.rank(pod)
+        order = order or ask.queue_order(profile.lead, pod)
+        self.key: Key = (*order.key, seq)
+        self.rank = order.rank
         self.turn_of = pod.namespace
         self.group = self.own_group()
         self.tries = self.faults = 0
@@ -325,25 +331,35 @@ class Queue(GatheringPods):
         """Yield every pod in the queue, wherever it waits."""
         return iter(self._known.values())
 
-    def add(self, pod: PodRequest, profile: Profile, now_ns: int, *, first: bool = False) -> None:
-        """Add a pod, before all others of its profile if `first`. A different pod with the same UID
-        is replaced; an equal one is left alone.
+    def add(
+        self,
+        pod: PodRequest,
+        profile: Profile,
+        now_ns: int,
+        order: QueueOrder | None = None,
+        *,
+        first: bool = False,
+    ) -> None:
+        """Add a pod, in this order if its policy was asked, before all others of its profile if
+        `first`. A different pod with the same UID is replaced; an equal one is left alone.
         """
         known = self._known.get(pod.uid)
         if known is not None:
             if known.pod == pod:
                 return
             self.remove(pod.uid, now_ns)
-        waiting = self._new(pod, profile, now_ns)
+        waiting = self._new(pod, profile, now_ns, order)
         if first:
             waiting.go_first()
         self._known[pod.uid] = waiting
         self._enter(waiting, now_ns)
 
-    def _new(self, pod: PodRequest, profile: Profile, now_ns: int) -> WaitingPod:
+    def _new(
+        self, pod: PodRequest, profile: Profile, now_ns: int, order: QueueOrder | None = None
+    ) -> WaitingPod:
         self._seq += 1
         team = self._teams.apart(pod) if self._teams is not None else ""
-        waiting = WaitingPod(pod, profile, self._seq, team)
+        waiting = WaitingPod(pod, profile, self._seq, team, order)
         if self._order is not None:
             waiting.key = self._order(waiting, now_ns)
         return waiting

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from weft.core.engine import selection
+from weft.core.engine import deciding
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.engine.peak_usage import Peaks
@@ -219,13 +219,13 @@ def _decide(
     key = f"{engine.seed}/{question.pod.uid}/{question.attempt}"
     with _seeing(engine, view, mind), without(engine, question.gone):
         known = engine.assess(profile, question.pod)
-        row = selection.best_row(known, profile, key)
+        row = deciding.best_row(known, profile, key)
         if question.on:
             row = ledger.table.row_of.get(question.on, -1)
             row = -1 if row >= 0 and known.codes[row] else row
         if row < 0:
             return _Decided(known, _fits(engine, known, profile), AlternativePlacement())
-        shares = selection.shares_on(ledger.table, row, known, profile, key)
+        shares = deciding.shares_on(ledger.table, row, known, profile, key)
         place = AlternativePlacement(ledger.table.nodes[row].name, shares)
         return _Decided(known, _fits(engine, known, profile), place)
 

@@ -5,7 +5,7 @@ The explanation has the same form as a live cluster's (`cluster/scheduler/explai
 from typing import Any
 
 from weft.core.engine import Engine
-from weft.core.engine.journal import PlacedPod
+from weft.core.engine.deciding import PlacedPod
 from weft.core.engine.reasons import best_nodes, summarise
 from weft.core.explain.counterfactual import PlacementQuestion
 from weft.core.explain.explanation import Explanation, State

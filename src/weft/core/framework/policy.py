@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from weft.core.framework.query import NEVER, Query
 from weft.core.ledger.table import Bools, CoResidents, Ints, LedgerTable
@@ -411,6 +412,19 @@ def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
     except TypeError:
         what = f"returned {_shown(key)}; return a tuple of whole numbers"
         raise PolicyError(policy.name, "queue_key", what) from None
+
+
+class QueueOrder(NamedTuple):
+    """When a pod's turn comes: `key` among the pods of its profile, and `rank`, its priority."""
+
+    key: tuple[int, ...]
+    rank: tuple[int, int]
+
+
+def queue_order(policy: Policy, pod: PodRequest) -> QueueOrder:
+    """Return the pod's order in the queue; a gang's pods are as old as their gang."""
+    as_old = replace(pod, created_ns=pod.gang.created_ns) if pod.gang else pod
+    return QueueOrder(queue_key(policy, as_old), policy.rank(pod))
 
 
 def pre_filter(policy: Policy, shape: Shape) -> Shape:

@@ -9,7 +9,16 @@ simulated: their preemption, reclaim and consolidation, and fairness between sev
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from weft.core.engine import BindOn, Command, Engine, Event, PodAdded, PodBound, PodGone, selection
+from weft.core.engine import (
+    BindOn,
+    Command,
+    Engine,
+    Event,
+    PodAdded,
+    PodBound,
+    PodGone,
+    deciding,
+)
 from weft.core.engine.queue import WaitingPod
 from weft.lab.simulate.event_loop import HandleEvent
 from weft.model import PodRequest, Shape
@@ -109,10 +118,10 @@ class Sessions:
                 waiting = WaitingPod(pod, self._profile, 0)
                 waiting.tries = 1
                 known = engine.assess(self._profile, pod, None)
-                row = selection.best_row(known, self._profile, f"{engine.seed}/{pod.uid}/1")
+                row = deciding.best_row(known, self._profile, f"{engine.seed}/{pod.uid}/1")
                 if row < 0:
                     continue
-                place = engine.choose_place(waiting, known, row, now_ns)
+                place = deciding.choose_place(engine, waiting, known, row, now_ns)
                 engine.ledger.reserve(place.placement, asks=place.demand.asks)
                 found.append((pod, place.placement.node))
         engine.journal.back_to(before)

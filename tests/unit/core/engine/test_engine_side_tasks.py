@@ -18,8 +18,7 @@ from weft.core.engine import (
     PolicyInput,
     TaskFaulted,
     Tick,
-    journal,
-    selection,
+    deciding,
 )
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
@@ -98,10 +97,10 @@ POINTS = {
     "what was learnt": (OomHistory, "shape_of"),
     "peaks": (Peaks, "ran"),
     "peaks to keep": (Peaks, "news"),
-    "best nodes": (journal, "best_nodes"),
+    "best nodes": (deciding, "best_nodes"),
     "what it is charged": (OomHistory, "charged"),
-    "expected slowdowns": (selection, "predicted"),
-    "links": (selection, "links"),
+    "expected slowdowns": (deciding, "predicted"),
+    "links": (deciding, "links"),
 }
 
 

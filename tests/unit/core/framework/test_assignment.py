@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.core.engine.assessment import Assessor
-from weft.core.engine.selection import shares_on
+from weft.core.engine.deciding import shares_on
 from weft.core.framework import Policy, Profile, Query
 from weft.core.framework.policy import PlacementOptions
 from weft.core.framework.split import SplitRequest, fewest
