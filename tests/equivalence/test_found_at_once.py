@@ -12,7 +12,8 @@ from long_form import few_or_many
 
 from weft.core.framework import Profile, assignment
 from weft.core.framework.assignment import Assignment
-from weft.core.framework.query import Demand, Query
+from weft.core.framework.demand import Demand
+from weft.core.framework.query import Query
 from weft.core.framework.search import AssignmentSearch, SearchResult, nothing
 from weft.core.ledger import Ledger
 from weft.core.policies.catalog import BUILT_IN, built_in

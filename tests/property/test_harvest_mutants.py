@@ -8,7 +8,7 @@ from ways import FIRST
 
 from weft.core.engine.harvest import HarvestRules
 from weft.core.engine.peak_usage import Peaks
-from weft.core.framework.query import Demand
+from weft.core.framework.demand import Demand
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import LedgerTable
 from weft.telemetry.feed import memory_needs

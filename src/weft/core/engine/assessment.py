@@ -19,7 +19,6 @@ from weft.core.engine.parked import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
     Demand,
-    Policy,
     Profile,
     Query,
     assignment,
@@ -95,7 +94,8 @@ class Assessment:
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
         self.kinds = ledger.table.told_apart
-        self.read_nodes(ledger.table)
+        self.declared: Codes = feasibility.declared_codes(ledger.table, self.demand)
+        self.any_declared = bool(self.declared.any())
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
@@ -114,11 +114,6 @@ class Assessment:
     def query(self, table: LedgerTable, rows: Ints | None = None) -> Query:
         """Return the query that policies answer about these nodes, or about all."""
         return Query(table, self.demand, rows, self.observed)
-
-    def read_nodes(self, table: LedgerTable) -> None:
-        """Read the codes that follow from the nodes alone: by the layout, and closed nodes."""
-        self.declared: Codes = feasibility.declared_codes(table, self.demand)
-        self.any_declared = bool(self.declared.any())
 
     def carry(self, ledger: Ledger) -> bool:
         """Carry the answers over to the ledger's new layout; new and changed nodes are assessed at
@@ -382,7 +377,8 @@ class Assessor:
         rows: Ints | None = None
         if known.version >= 0:
             if known.version < table.closed_at:
-                known.read_nodes(table)
+                known.declared = feasibility.declared_codes(table, known.demand)
+                known.any_declared = bool(known.declared.any())
             rows = self._stale(known)
             if rows is not None and len(rows) == 0:
                 return
@@ -407,9 +403,10 @@ class Assessor:
             position = None
             _note(known, rows, inexact)
         elif known.demand.needs and profile.device_scorer is not None:
-            scores, position = _score_feasible(query, fits, profile)
+            by_device = profile.device_scorer
+            scores, position = ask.feasible_scores(profile.score_policies, by_device, query, fits)
         else:
-            scores, position = [_node_scores(query, s.policy) for s in profile.scorers], None
+            scores, position = ask.node_scores(profile.score_policies, query), None
         _store(known, rows, codes, fits, scores, position)
 
 
@@ -443,43 +440,13 @@ def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
     return codes
 
 
-def _node_scores(query: Query, policy: Policy) -> Ints:
-    scores = ask.score_nodes(policy, query)
-    return np.zeros(query.n, dtype=np.int64) if scores is None else scores
-
-
-def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
-    """Score devices on feasible nodes only, unless most are feasible: then picking their columns
-    out costs more than it saves. Nodes that do not fit get no score later."""
-    feasible = fits.nonzero()[0]
-    scores: list[Ints] = []
-    position = np.zeros(query.n, dtype=np.int64)
-    if len(feasible) == 0:
-        return [np.full(query.n, NEVER, dtype=np.int64) for _ in profile.scorers], position
-    most = query.rows is None and 4 * len(feasible) >= 3 * query.n
-    part = query if most or len(feasible) == query.n else query.only(feasible)
-    for plugin in profile.scorers:
-        score = _node_scores(part, plugin.policy)
-        by_device = ask.score_devices(plugin.policy, part)
-        if by_device is not None:
-            best, where = part.best(by_device, last=plugin.policy.ties == "last")
-            score = score + best
-            if plugin.policy is profile.device_scorer:
-                position[slice(None) if part is query else feasible] = where
-        if part is not query:
-            score, of_some = np.full(query.n, NEVER, dtype=np.int64), score
-            score[feasible] = of_some
-        scores.append(score)
-    return scores, position
-
-
 def _many(
     query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
     """Search places for several GPU requests, on nodes with enough CPU and memory."""
     fitting = np.flatnonzero(fits)
     inexact = np.zeros(query.n, dtype=np.bool_)
-    scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
+    scores = ask.node_scores(profile.score_policies, query)
     if len(fitting):
         answer = assignment.place(query.only(fitting), profile)
         known.places = (fitting if query.rows is None else query.rows.take(fitting)), answer

@@ -6,7 +6,7 @@ A gang that needs more than an empty cluster has room for waits in vain, which i
 import numpy as np
 
 from weft.core.framework import Demand
-from weft.core.framework.query import Need
+from weft.core.framework.demand import Need
 from weft.core.ledger.table import Ints, LedgerTable
 
 ANY_NUMBER = 1 << 40

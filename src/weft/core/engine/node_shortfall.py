@@ -8,7 +8,7 @@ whole, and enough of them one that it shares. Links and policies are only checke
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from weft.core.framework.query import Demand
+from weft.core.framework.demand import Demand
 from weft.core.ledger import Holding
 from weft.core.ledger.table import LedgerTable
 

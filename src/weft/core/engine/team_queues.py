@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.core.constraints.answer import PodAnswer
 from weft.core.engine.assessment import Assessment
-from weft.core.framework.query import Need
+from weft.core.framework.demand import Need
 from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import Bools, DeviceKind, Ints, LedgerTable
 from weft.model import Code, Gpu, Node, Placement, PodRequest, model_names

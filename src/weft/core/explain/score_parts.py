@@ -9,8 +9,9 @@ from weft.core.engine.reasons import best_nodes
 from weft.core.engine.records import Candidate
 from weft.core.explain.counterfactual import PlacementQuestion, without
 from weft.core.framework import Query
+from weft.core.framework.demand import Demand
 from weft.core.framework.policy import ScorePart
-from weft.core.framework.query import NOTHING_OBSERVED, Demand
+from weft.core.framework.query import NOTHING_OBSERVED
 from weft.model import Share
 
 Facts = Mapping[str, float | int | str]

@@ -3,8 +3,9 @@
 In: the policy contract, feasibility, the search over several devices, profiles and the registry.
 Out: strategies (`core/policies/`), decisions (`core/engine/`) and accounts (`core/ledger/`)."""
 
+from weft.core.framework.demand import Demand, Need
 from weft.core.framework.policy import Policy
 from weft.core.framework.profile import Plugin, Profile
-from weft.core.framework.query import NEVER, Demand, Need, Query
+from weft.core.framework.query import NEVER, Query
 
 __all__ = ["NEVER", "Demand", "Need", "Plugin", "Policy", "Profile", "Query"]

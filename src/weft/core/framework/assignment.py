@@ -19,12 +19,13 @@ import numpy as np
 
 from weft.core.framework import connection
 from weft.core.framework import policy as ask
+from weft.core.framework.demand import Demand, Need
 from weft.core.framework.device_rows import DeviceRows
 from weft.core.framework.feasibility import Codes
 from weft.core.framework.partial_states import DeviceRequest
 from weft.core.framework.policy import Policy
 from weft.core.framework.profile import Profile
-from weft.core.framework.query import NEVER, Demand, Need, Query
+from weft.core.framework.query import NEVER, Query
 from weft.core.framework.search import SearchResult
 from weft.core.framework.split import SplitRequest, fewest
 from weft.core.ledger import table

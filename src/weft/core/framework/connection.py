@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from weft.core.framework import policy as ask
+from weft.core.framework.demand import Codes, Demand, Need
 from weft.core.framework.gpu_sets import NO_SET, GpuSets, gpu_sets
 from weft.core.framework.profile import Profile
-from weft.core.framework.query import Codes, Demand, Need, Query
+from weft.core.framework.query import Query
 from weft.core.framework.signals import SignalsView
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape

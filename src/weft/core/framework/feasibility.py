@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.framework import connection
-from weft.core.framework.query import Demand, Need, Query
+from weft.core.framework.demand import Demand, Need
+from weft.core.framework.query import Query
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Constraints, HostPort, Node, Taint
 from weft.model.request import CORDON, have_conflicts

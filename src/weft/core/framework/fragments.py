@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.framework.query import Demand, Query
+from weft.core.framework.demand import Demand
+from weft.core.framework.query import Query
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import DeviceRule, GpuRequest, Shape
 

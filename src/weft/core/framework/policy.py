@@ -330,12 +330,49 @@ class _Things:
         return PolicyError(self.policy.name, self.hook, what)
 
 
+def node_scores(policies: Sequence[Policy], query: Query) -> list[Ints]:
+    """Return each policy's scores of the nodes, [n], 0 where it scores none."""
+    found = [score_nodes(policy, query) for policy in policies]
+    return [np.zeros(query.n, dtype=np.int64) if each is None else each for each in found]
+
+
+def feasible_scores(
+    policies: Sequence[Policy], device_scorer: Policy | None, query: Query, fits: Bools
+) -> tuple[list[Ints], Ints]:
+    """Return each policy's scores of nodes and of their best devices, [n], and the place of the
+    device that the `device_scorer` rates best on each node.
+
+    Devices are scored on feasible nodes only, unless most are feasible: then picking their columns
+    out costs more than it saves. Nodes that do not fit get no score later.
+    """
+    feasible = fits.nonzero()[0]
+    scores: list[Ints] = []
+    position = np.zeros(query.n, dtype=np.int64)
+    if len(feasible) == 0:
+        return [np.full(query.n, NEVER, dtype=np.int64) for _ in policies], position
+    most = query.rows is None and 4 * len(feasible) >= 3 * query.n
+    part = query if most or len(feasible) == query.n else query.only(feasible)
+    for policy in policies:
+        of_nodes, by_device = score_nodes(policy, part), score_devices(policy, part)
+        score = np.zeros(part.n, dtype=np.int64) if of_nodes is None else of_nodes
+        if by_device is not None:
+            best, where = part.best(by_device, last=policy.ties == "last")
+            score = score + best
+            if policy is device_scorer:
+                position[slice(None) if part is query else feasible] = where
+        if part is not query:
+            score, of_some = np.full(query.n, NEVER, dtype=np.int64), score
+            score[feasible] = of_some
+        scores.append(score)
+    return scores, position
+
+
 def score_nodes(policy: Policy, query: Query) -> Ints | None:
     """Return the policy's scores of the nodes, [n]; None: no opinion, or no prices."""
     if policy.unpriced:
         return None
-    scores = _ask(policy, "score_nodes", query)
-    if scores is None or (policy.is_built_in and _is_column(scores, query.n, _INT64)):
+    scores, is_column = _ask_column(policy, "score_nodes", _INT64, query)
+    if scores is None or (policy.is_built_in and is_column):
         return scores  # type: ignore[no-any-return]
     return _scores(_Things(policy, "score_nodes", "node", query.n, query), scores)
 
@@ -344,8 +381,8 @@ def score_devices(policy: Policy, query: Query) -> Ints | None:
     """Return the policy's scores of the devices, [d]; all 0 while it has no prices."""
     if policy.unpriced:
         return np.zeros(query.d, dtype=np.int64)
-    scores = _ask(policy, "score_devices", query)
-    if scores is None or (policy.is_built_in and _is_column(scores, query.d, _INT64)):
+    scores, is_column = _ask_column(policy, "score_devices", _INT64, query)
+    if scores is None or (policy.is_built_in and is_column):
         return scores  # type: ignore[no-any-return]
     things = _Things(policy, "score_devices", "GPU", query.d, query)
     return _scores(things, scores, query.device_fits)
@@ -353,24 +390,24 @@ def score_devices(policy: Policy, query: Query) -> Ints | None:
 
 def filter_nodes(policy: Policy, query: Query) -> Bools | None:
     """Return a mask of the nodes that the policy accepts, [n]; None accepts all."""
-    mask = _ask(policy, "filter_nodes", query)
-    if mask is None or _is_column(mask, query.n, _BOOL):
+    mask, is_column = _ask_column(policy, "filter_nodes", _BOOL, query)
+    if mask is None or is_column:
         return mask  # type: ignore[no-any-return]
     return _mask(_Things(policy, "filter_nodes", "node", query.n, query), mask)
 
 
 def filter_devices(policy: Policy, query: Query) -> Bools | None:
     """Return a mask of the devices that the policy accepts, [d]; None accepts all."""
-    mask = _ask(policy, "filter_devices", query)
-    if mask is None or _is_column(mask, query.d, _BOOL):
+    mask, is_column = _ask_column(policy, "filter_devices", _BOOL, query)
+    if mask is None or is_column:
         return mask  # type: ignore[no-any-return]
     return _mask(_Things(policy, "filter_devices", "GPU", query.d, query), mask)
 
 
 def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bools | None:
     """Return a mask of the devices that the pod may have in view of other waiting pods, [d]."""
-    mask = _ask(policy, "filter_pending", query, pending)
-    if mask is None or _is_column(mask, query.d, _BOOL):
+    mask, is_column = _ask_column(policy, "filter_pending", _BOOL, query, pending)
+    if mask is None or is_column:
         return mask  # type: ignore[no-any-return]
     return _mask(_Things(policy, "filter_pending", "GPU", query.d, query), mask)
 
@@ -459,6 +496,17 @@ def _ask(policy: Policy, hook: str, *arguments: Any) -> Any:
         raise PolicyError(policy.name, hook, _broke_off(policy, error)) from error
 
 
+def _ask_column(
+    policy: Policy, hook: str, dtype: npt.DTypeLike, query: Query, *more: Any
+) -> tuple[Any, bool]:
+    """Return the answer, and True if it is a column as it should be: of this type, one value for
+    each node or device."""
+    value = _ask(policy, hook, query, *more)
+    if type(value) is not np.ndarray or value.dtype is not dtype:
+        return value, False
+    return value, value.shape == (query.n if hook.endswith("nodes") else query.d,)
+
+
 def _broke_off(policy: Policy, error: Exception) -> str:
     """Describe the exception, with the last line of the policy's own code involved."""
     place, step = "", error.__traceback__
@@ -470,10 +518,6 @@ def _broke_off(policy: Policy, error: Exception) -> str:
         step = step.tb_next
     advice = f"; {_DIVIDE}" if isinstance(error, FloatingPointError) else ""
     return f"{type(error).__name__}: {error}{place}{advice}"
-
-
-def _is_column(value: Any, count: int, dtype: npt.DTypeLike) -> bool:
-    return type(value) is np.ndarray and value.dtype is dtype and value.shape == (count,)
 
 
 def _column(things: _Things, value: Any, kinds: str, wanted: str) -> npt.NDArray[Any]:
@@ -527,8 +571,8 @@ def _mask(things: _Things, value: Any) -> Bools:
 
 
 def _ratings(policy: Policy, hook: str, value: Any, count: int, word: str = "way") -> Ints:
-    if _is_column(value, count, _INT64):
-        return value  # type: ignore[no-any-return]
+    if type(value) is np.ndarray and value.dtype is _INT64 and value.shape == (count,):
+        return value
     things = _Things(policy, hook, word, count)
     return _column(things, value, "iu", _WHOLE_NUMBERS).astype(np.int64, copy=False)
 

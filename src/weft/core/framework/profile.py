@@ -52,6 +52,7 @@ class Profile:
             for plugin in self.plugins
             if plugin.weight and _overrides(plugin.policy, "score_nodes", "score_devices")
         )
+        self.score_policies = tuple(plugin.policy for plugin in self.scorers)
         self.node_filters = tuple(p for p in self.policies if _overrides(p, "filter_nodes"))
         self.device_filters = tuple(p for p in self.policies if _overrides(p, "filter_devices"))
         by_device = [p.policy for p in self.scorers if _overrides(p.policy, "score_devices")]
@@ -79,7 +80,7 @@ class Profile:
     def without_scores(self) -> "Profile":
         """Return a copy of the profile without scores, to ask only if pods fit."""
         twin = copy.copy(self)
-        twin.scorers, twin.device_scorer = (), None
+        twin.scorers, twin.score_policies, twin.device_scorer = (), (), None
         return twin
 
     def preempting(self) -> "Profile":

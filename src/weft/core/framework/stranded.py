@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft.core.framework.demand import Demand
 from weft.core.framework.feasibility import declared_codes
-from weft.core.framework.query import Demand
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
 

@@ -7,7 +7,7 @@ cost rises least wins. Whole GPUs are taken first idle first; pods without a GPU
   score_devices, score_nodes   each place as if it were taken:
   _now                         the free amounts, and their worth (`stranding_prices`)
   left_of, less                the amounts left after the pod
-  _terms                       the cost of a state, in four parts
+  StrandingPrices.terms        the cost of a state, in four parts
   _points                      minus the rise of the cost: the score
 
 An example, which a test computes. Popular pods request 300 and 500 thousandths of a GPU, and whole
@@ -48,6 +48,7 @@ from weft.core.policies.stranding_prices import (
     Popularity,
     Rounds,
     StrandingPrices,
+    cost_of,
     left_of,
     worth_of,
 )
@@ -196,7 +197,8 @@ class LeastStranding(Policy):
         extra = self.constants.pack * after.free
         if self.is_part:
             extra -= before.free - after.free
-        return self._scores(before, after.without(query), np.arange(query.n), extra)
+        rise = prices.rise(before, after.without(query), np.arange(query.n), self.constants.slack)
+        return _points(rise + extra)
 
     def _without_first_fitting(
         self, query: Query, before: NodeStates, devices: DeviceStates
@@ -230,6 +232,7 @@ class LeastStranding(Policy):
         if need is None or (need.whole and not query.hypothetical):
             return None
         prices = self._priced(query.table)
+        beside_taken = self._is_beside_taken(query, prices)
         cached = self._states_kept(query, prices)
         now, devices = _now(query, prices, cached)
         fits = query.device_fits
@@ -258,10 +261,10 @@ class LeastStranding(Policy):
             after = now.take(node).less(free, worth, idle, kinds).without(query)
         packed = after.free - now.free.take(node) if query.hypothetical else after.free
         extra = self.constants.pack * packed
-        if self._is_beside_taken(query, prices):
+        if beside_taken:
             extra -= now.free.take(node) - after.free
         scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
-        scores[chosen] = self._scores(now, after, node, extra)
+        scores[chosen] = _points(prices.rise(now, after, node, self.constants.slack) + extra)
         return scores
 
     def _by_node(self, query: Query, now: NodeStates, part: int, places: "_Places") -> Ints:
@@ -272,7 +275,7 @@ class LeastStranding(Policy):
         differs."""
         prices = self._priced(query.table)
         after = now.less(part, 0.0, 0).without(query)
-        terms, before = self._terms_of_both(after, now)
+        terms, before = prices.terms_of_both(after, now, self.constants.slack)
         fewer = after._replace(idle=np.maximum(after.idle - 1, 0))
         idle_slots = -prices.slots.of_one_kind(fewer.cpu_free, fewer.idle, fewer.kind)
         slots = np.concatenate([terms[2], idle_slots])
@@ -281,7 +284,7 @@ class LeastStranding(Policy):
         rise += terms[1].take(node)
         rise += slots.take(node + idle * query.n)
         rise += terms[3].take(node)
-        rise -= _sum(before).take(node)
+        rise -= cost_of(before).take(node)
         extra = self.constants.pack * after.free
         if self._is_beside_taken(query, prices):
             extra -= part
@@ -319,7 +322,8 @@ class LeastStranding(Policy):
         free, worth, idle = (column[at].sum() for column in gone[:3])
         kinds = gone.kinds_of(query, np.array(at, dtype=np.int64)).sum(axis=1, keepdims=True)
         after = before.less(free, worth, idle, kinds).without(query)
-        rise = (self._terms(after) - self._terms(before))[:, 0]
+        slack = self.constants.slack
+        rise = (prices.terms(after, slack) - prices.terms(before, slack))[:, 0]
         rise[0] -= free
         most = max(left.values(), default=0)
         kind = columns.kind[at[0]] if at else int(before.kind[0])
@@ -358,67 +362,16 @@ class LeastStranding(Policy):
 
     def _short_of(self, states: NodeStates, beside: int) -> float:
         """Return how many free GPUs of the node lack their usual CPU (`beside` 0) or memory (1)."""
-        usual = self._usual()[beside]
+        assert self._prices is not None
+        usual = self._prices.usual(self.constants.slack)[beside]
         have = (states.cpu_free, states.memory_free)[beside][0]
         return max(0.0, states.free[0] - have / usual) / 1000 if usual else 0.0
-
-    def _usual(self) -> tuple[float, float]:
-        """Return the CPU (thousandths of a core) and memory (MiB) needed per thousandth of a free
-        GPU."""
-        assert self._prices is not None
-        known, slack = self._prices.popularity, self.constants.slack
-        return slack * known.cpu_per_milli, slack * known.memory_per_milli
-
-    def _scores(self, before: NodeStates, after: NodeStates, node: Ints, extra: _Reals) -> Ints:
-        then, now = self._terms_of_both(after, before)
-        rise = _sum(then) - _sum(now).take(node)
-        rise += extra
-        return _points(rise)
-
-    def _terms_of_both(self, one: NodeStates, other: NodeStates) -> tuple[Floats, Floats]:
-        """Return the terms of both states, computed together if small, as NumPy's calls then take
-        longer than the computation."""
-        few = len(one.free) + len(other.free) < _FEW
-        if not few or one.kinds is not None or other.kinds is not None:
-            return self._terms(one), self._terms(other)
-        both = NodeStates(*(np.concatenate(each) for each in zip(one[:6], other[:6], strict=True)))
-        terms = self._terms(both)
-        return terms[:, : len(one.free)], terms[:, len(one.free) :]
-
-    def _terms(self, states: NodeStates) -> Floats:
-        """Return the GPU expected to be stranded, thousandths, [4, k]: by free shares that no sizes
-        complete, by scarce models, by slots, and by missing CPU or memory."""
-        prices = self._prices
-        assert prices is not None
-        terms = np.empty((4, len(states.free)))
-        np.negative(states.worth, out=terms[0])
-        if states.kinds is None:
-            scarce = prices.model.take(states.kind) * states.free
-            slots = prices.slots.of_one_kind(states.cpu_free, states.idle, states.kind)
-        else:
-            kinds = len(states.kinds) // 2
-            # no matrix product: its sums depend on the number of columns and threads
-            scarce = sum(prices.model[kind] * states.kinds[kind] for kind in range(kinds))
-            slots = prices.slots.of_kinds(states.cpu_free, states.kinds[kinds:])
-        np.negative(scarce, out=terms[1])
-        np.negative(slots, out=terms[2])
-        cpu, memory = self._usual()
-        short = np.maximum(
-            _shortage(states.cpu_free, cpu * states.free),
-            _shortage(states.memory_free, memory * states.free),
-        )
-        np.multiply(states.free, short, out=terms[3])
-        return terms
 
     def _priced(self, table: LedgerTable) -> StrandingPrices:
         if self._prices is None or self._prices.table is not table:
             self.take_table(table)
         assert self._prices is not None
         return self._prices
-
-
-_FEW = 256
-"""Number of states up to which terms of two sets of states are computed together."""
 
 
 class _Places(NamedTuple):
@@ -455,11 +408,6 @@ def _count(query: Query) -> int:
     return query.need.count
 
 
-def _sum(terms: Floats) -> Floats:
-    completion, models, slots, beside = terms
-    return np.asarray(completion + models + slots + beside)
-
-
 def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
     """Return the shares left on the devices at these positions, assigned to the GPU requests in
     order.
@@ -479,10 +427,3 @@ def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
         at: 0 if needs[0].whole else max(0, min(milli[at], memory[at] * 1000 // int(total[at])))
         for at in milli
     }
-
-
-def _shortage(free: Ints, usual: _Reals) -> Floats:
-    """Compute max(0, 1 − free / usual)², 0 where usual is 0."""
-    ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
-    short = np.maximum(0.0, 1.0 - ratio)
-    return np.asarray(short * short)

@@ -17,7 +17,7 @@ Source: Weft (least stranding)."""
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -366,6 +366,71 @@ class StrandingPrices:
             priced.append(PricedSlot(size, cpu_milli, accepted, wanted))
         return SlotPrices(priced, len(models), int(table.gpus.max(initial=0)), self._sharpness)
 
+    def rise(self, before: "NodeStates", after: "NodeStates", node: Ints, slack: float) -> Floats:
+        """Return how much the cost rises in the states `after`, from those of their nodes
+        `before`."""
+        then, now = self.terms_of_both(after, before, slack)
+        return np.asarray(cost_of(then) - cost_of(now).take(node))
+
+    def terms_of_both(
+        self, one: "NodeStates", other: "NodeStates", slack: float
+    ) -> tuple[Floats, Floats]:
+        """Return the terms of each: together where they are few, as NumPy's calls take longer then
+        than what they compute."""
+        few = len(one.free) + len(other.free) < _FEW
+        if not few or one.kinds is not None or other.kinds is not None:
+            return self.terms(one, slack), self.terms(other, slack)
+        both = NodeStates(*(np.concatenate(each) for each in zip(one[:6], other[:6], strict=True)))
+        terms = self.terms(both, slack)
+        return terms[:, : len(one.free)], terms[:, len(one.free) :]
+
+    def terms(self, states: "NodeStates", slack: float) -> Floats:
+        """Return the GPU expected to be stranded, thousandths, [4, k]: by sizes that complete
+        nothing, by scarce models, by slots, and by missing CPU or memory. `slack` is the part of
+        the usual CPU and memory below which a node counts as short."""
+        terms = np.empty((4, len(states.free)))
+        np.negative(states.worth, out=terms[0])
+        if states.kinds is None:
+            scarce = self.model.take(states.kind) * states.free
+            slots = self.slots.of_one_kind(states.cpu_free, states.idle, states.kind)
+        else:
+            kinds = len(states.kinds) // 2
+            # no matrix product: its sums depend on the number of columns and threads
+            scarce = sum(self.model[kind] * states.kinds[kind] for kind in range(kinds))
+            slots = self.slots.of_kinds(states.cpu_free, states.kinds[kinds:])
+        np.negative(scarce, out=terms[1])
+        np.negative(slots, out=terms[2])
+        cpu, memory = self.usual(slack)
+        short = np.maximum(
+            _shortage(states.cpu_free, cpu * states.free),
+            _shortage(states.memory_free, memory * states.free),
+        )
+        np.multiply(states.free, short, out=terms[3])
+        return terms
+
+    def usual(self, slack: float) -> tuple[float, float]:
+        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free GPU
+        needs."""
+        known = self.popularity
+        return slack * known.cpu_per_milli, slack * known.memory_per_milli
+
+
+_FEW = 256
+"""So many nodes' terms are computed at once, whatever they are of."""
+
+
+def cost_of(terms: Floats) -> Floats:
+    """Sum the terms of a state's cost."""
+    completion, models, slots, beside = terms
+    return np.asarray(completion + models + slots + beside)
+
+
+def _shortage(free: Ints, usual: npt.NDArray[np.floating[Any]]) -> Floats:
+    """Compute max(0, 1 − free / usual)², 0 if nothing is usual."""
+    ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
+    short = np.maximum(0.0, 1.0 - ratio)
+    return np.asarray(short * short)
+
 
 class DeviceFacts:
     """Free shares and idleness of devices as sums count them: a GPU divided into MIG instances
@@ -479,12 +544,14 @@ class DeviceStates(NamedTuple):
     def of(cls, query: Query, prices: StrandingPrices) -> "DeviceStates":
         """Return the present states; a GPU divided into MIG instances counts as 0."""
         share, kind = shares(query), query.device_kind
+        idle: npt.NDArray[Any] = query.device_idle
         if prices.devices.is_cut is None:
-            worth = worth_of(prices.popularity, kind, share)
-            return cls(share, worth, query.device_idle.astype(np.int64), kind)
-        uncut = ~query.take_devices(prices.devices.is_cut)
-        share, idle = share * uncut, query.device_idle * uncut
-        return cls(share, worth_of(prices.popularity, kind, share), idle, kind)
+            idle = idle.astype(np.int64)
+        else:
+            uncut = ~query.take_devices(prices.devices.is_cut)
+            share, idle = share * uncut, idle * uncut
+        worth = prices.popularity.completion.take(kind * (LEVELS + 1) + share // 10)
+        return cls(share, worth, idle, kind)
 
     def by_kind(self, query: Query) -> Ints:
         """Sum free and idle GPU by kind and node, [2 · kinds, n]."""

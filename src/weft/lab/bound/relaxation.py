@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from weft.core.framework.demand import Demand, Need
 from weft.core.framework.feasibility import declared_codes
-from weft.core.framework.query import Demand, Need
 from weft.core.ledger.table import LedgerTable
 from weft.model import Code, Node, Shape
 
