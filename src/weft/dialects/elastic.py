@@ -19,13 +19,12 @@ from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
     amount,
-    asks_of,
     per_container,
     units,
     whole_cards,
 )
 from weft.dialects.shares import by_container, from_gpus
-from weft.dialects.system import BaseDialect, build
+from weft.dialects.system import BaseDialect, asks_of, build
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
 from weft.model.manifest import NodeManifest, PodManifest
 

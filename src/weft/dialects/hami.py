@@ -12,13 +12,12 @@ from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
     amount,
-    asks_of,
     per_container,
     percent,
     units,
 )
 from weft.dialects.shares import find, from_gpus, identity, of_container, part_of
-from weft.dialects.system import BaseDialect, build, listed
+from weft.dialects.system import BaseDialect, asks_of, build, listed
 from weft.model import ContainerRequest, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.manifest import PodManifest
 from weft.model.node import Gpu, Node

@@ -32,12 +32,11 @@ from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
     amount,
-    asks_of,
     per_container,
     whole_cards,
 )
 from weft.dialects.shares import find, placement_of, share_on, visible
-from weft.dialects.system import BaseDialect, build
+from weft.dialects.system import BaseDialect, asks_of, build
 from weft.model import (
     BadInputError,
     GpuMemoryRequest,

@@ -1,17 +1,14 @@
 """NVIDIA's device plugin: `nvidia.com/gpu: n` asks for n whole cards, and no two pods share one."""
 
-from weft.dialects.dialect import DialectSettings, UnitSettings
+from weft.dialects.dialect import UnitSettings
 from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity, whole_number
 from weft.dialects.resources import (
     ContainerSlot,
-    PodWords,
     amount,
-    asks_of,
-    per_container,
     whole_cards,
 )
-from weft.dialects.system import BaseDialect, build
-from weft.model import Gpu, GpuRequest, NodeManifest, PodRequest
+from weft.dialects.system import PerContainerDialect
+from weft.model import Gpu, GpuRequest, NodeManifest
 
 GPU = "nvidia.com/gpu"
 
@@ -20,7 +17,7 @@ GFD_MEMORY = "nvidia.com/gpu.memory"
 GFD_PRODUCT = "nvidia.com/gpu.product"
 
 
-class Nvidia(BaseDialect):
+class Nvidia(PerContainerDialect):
     """NVIDIA's dialect: whole cards by count. The device plugin records nowhere which cards a pod
     has."""
 
@@ -33,15 +30,10 @@ class Nvidia(BaseDialect):
         share each by HAMi."""
         return {GPU: pieces * settings.gpu_parts}
 
-    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's request: n whole cards for each container."""
-        asks = asks_of(words, self.resources, _ask)
-        return build(words, self.name, per_container(words.slots, asks))
-
-
-def _ask(slot: ContainerSlot) -> GpuRequest | None:
-    count = amount(slot, GPU)
-    return whole_cards(count) if count else None
+    def ask(self, slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
+        """Return n whole cards, as the container requests them; None for no card."""
+        count = amount(slot, GPU)
+        return whole_cards(count) if count else None
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:

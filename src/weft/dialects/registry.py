@@ -63,6 +63,7 @@ for _place, _system in enumerate(ALL):
         _BY_SCHEDULER.setdefault(_scheduler, _system)
     for _name in (*_system.resources, *_system.asking_labels, *_system.carried_by):
         _NAMED_BY.setdefault(_name, set()).add(_place)
+_RESOURCES_OF = {name: system.resources for system in ALL for name in system.resources}
 # Resources of other systems that each system reads as well, so they are no second system.
 INCLUDES = {
     "coscheml": ("gpushare",),
@@ -165,7 +166,7 @@ def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
 def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReading:
     """Return the pod's request and what Weft does not support in it. The containers are walked
     once."""
-    words = PodWords(manifest)
+    words = PodWords(manifest, _RESOURCES_OF)
     system, warning = _choose(words, settings)
     request = system.parse(words, settings)
     beside = beside_gpus(

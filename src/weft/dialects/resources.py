@@ -134,21 +134,31 @@ def slots(pod: PodManifest) -> list[ContainerSlot]:
 SlotsByName = Mapping[str, Sequence[ContainerSlot]]
 
 
+_NONE_OF: Mapping[str, tuple[str, ...]] = {}
+
+
 class PodWords:
     """A pod with its containers walked once: what dialects read.
 
     `slots` are its containers in the order they start, `naming` those that name each resource.
+    `asking` says of each container if it asks for any of a system's resources; it is found in the
+    same walk for the systems of the names in it (`resources_of`: a system's resources by each).
     """
 
-    __slots__ = ("annotations", "labels", "manifest", "naming", "slots")
+    __slots__ = ("annotations", "asking", "labels", "manifest", "naming", "slots")
 
-    def __init__(self, manifest: PodManifest) -> None:
+    def __init__(
+        self, manifest: PodManifest, resources_of: Mapping[str, tuple[str, ...]] = _NONE_OF
+    ) -> None:
         meta = manifest.metadata
         self.manifest = manifest
         self.labels: Mapping[str, str] = meta.labels or {}
         self.annotations: Mapping[str, str] = meta.annotations or {}
         self.slots = slots(manifest)
         self.naming = by_name(self.slots)
+        self.asking = _Asking(self)
+        for name in self.naming.keys() & resources_of.keys():
+            self.asking.find(resources_of[name])
 
     def naming_any(self, names: Iterable[str]) -> list[ContainerSlot]:
         """Return the containers that name one of these resources, each once."""
@@ -159,6 +169,25 @@ class PodWords:
         """Return True if any container names one of these resources with anything but zero."""
         wanted = frozenset(names)
         return any(names_any(slot.container, wanted) for slot in self.naming_any(wanted))
+
+
+class _Asking(dict[tuple[str, ...], list[bool]]):
+    """By resources: of each container of a pod, whether it asks for any of them. Found once."""
+
+    def __init__(self, words: PodWords) -> None:
+        super().__init__()
+        self._words = words
+
+    def __missing__(self, names: tuple[str, ...]) -> list[bool]:
+        return self.find(names)
+
+    def find(self, names: tuple[str, ...]) -> list[bool]:
+        """Look at each container that names one of these resources."""
+        wanted, words = frozenset(names), self._words
+        naming = words.naming_any(wanted)
+        asking = {id(slot) for slot in naming if names_any(slot.container, wanted)}
+        self[names] = found = [id(slot) in asking for slot in words.slots]
+        return found
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
@@ -299,6 +328,8 @@ def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
 
 
 def _whole(text: str | int | float, where: str, bounds: InputBounds) -> int:
+    if type(text) is str and len(text) <= 15 and text.isascii() and text.isdecimal():
+        return int(text)  # as most are: nothing more has to be read, and it is no more than allowed
     value = bounds.read(parse_quantity, text, where, MOST_AMOUNT)
     if value < MOST_AMOUNT and parse_cpu_milli(text, where) != value * 1000:
         raise BadInputError(where, f"{text!r} is not a whole number; write {value}")
@@ -460,21 +491,10 @@ def to_deliver(
     return tuple(sorted(names))
 
 
-def asks_of(
-    words: PodWords, names: Iterable[str], ask: Callable[[ContainerSlot], GpuRequest | None]
-) -> list[GpuRequest | None]:
-    """Return each container's request as `ask` reads it; None if it names none of these
-    resources."""
-    wanted = frozenset(names)
-    asking = [names_any(slot.container, wanted) for slot in words.slots]
-    _check_asking(sum(asking))
-    return [ask(slot) if asks else None for slot, asks in zip(words.slots, asking, strict=True)]
-
-
-def _check_asking(asking: int) -> None:
-    if asking > MOST_ASKING:
-        most = f"Weft places {MOST_ASKING} of a pod at most: make several pods of it"
-        raise BadInputError("spec.containers", f"{asking:,} containers ask for GPUs; {most}")
+def too_many(asking: int) -> BadInputError:
+    """Return the error about a pod of which more containers than `MOST_ASKING` ask for GPUs."""
+    most = f"Weft places {MOST_ASKING} of a pod at most: make several pods of it"
+    return BadInputError("spec.containers", f"{asking:,} containers ask for GPUs; {most}")
 
 
 def per_container(
@@ -486,7 +506,8 @@ def per_container(
     GPU requests come in this order: main containers as written, sidecars, then what init containers
     need beyond the main containers.
     """
-    _check_asking(sum(ask is not None for ask in asks))
+    if (asking := sum(ask is not None for ask in asks)) > MOST_ASKING:
+        raise too_many(asking)
     gpu_requests: list[GpuRequest] = []
     uses: list[tuple[int, ...]] = [()] * len(slots)
     for role in ("main", "sidecar"):

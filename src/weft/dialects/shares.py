@@ -21,7 +21,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from weft.model import ContainerRequest, Gpu, GpuRequest, Node, Placement, PodRequest, Shape, Share
+from weft.model import (
+    ContainerRequest,
+    Gpu,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    Placement,
+    PodRequest,
+    Shape,
+    Share,
+)
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 from weft.model.delivery import (
     DeliveredCard,
@@ -172,10 +182,10 @@ def part_of(
     asked = container.asked
     if asked is None or asked.whole or asked.split:
         return share
-    memory_mib = asked.memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
+    memory_mib = _mib_on(asked.memory, node, gpu)
     if memory_mib < share.memory_mib:
         memory = request.shape.gpu_requests[share.gpu_request].memory
-        beyond_mib = share.memory_mib - memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
+        beyond_mib = share.memory_mib - _mib_on(memory, node, gpu)
         if beyond_mib > 0 and container is _hungriest(request, share.gpu_request, gpu):
             # Among containers that share a card that amount; else all of it: init containers have
             # ended.
@@ -184,6 +194,13 @@ def part_of(
     if (memory_mib, milli) == (share.memory_mib, share.milli):
         return share
     return Share(share.gpu_request, share.gpu, memory_mib, milli, share.uuid)
+
+
+def _mib_on(memory: GpuMemoryRequest, node: Node, gpu: Gpu) -> int:
+    """Return the MiB requested of this GPU; of MiB, the same on every one."""
+    if memory.kind == "mib":
+        return memory.value
+    return memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
 
 
 def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:

@@ -11,7 +11,7 @@ ignored with a warning if it only describes the pod.
 
 import re
 from calendar import timegm
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import UNSET, UnsetType
@@ -20,12 +20,19 @@ from msgspec.structs import replace
 from weft.dialects import evidence, shares
 from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.resources import ContainerRequests, PodWords
+from weft.dialects.resources import (
+    ContainerRequests,
+    ContainerSlot,
+    PodWords,
+    per_container,
+    too_many,
+)
 from weft.dialects.slo import slowdown_limit_of
 from weft.model import (
     BadInputError,
     DeviceRule,
     Gpu,
+    GpuRequest,
     Node,
     Placement,
     PodManifest,
@@ -49,6 +56,7 @@ from weft.model.annotations import (
 from weft.model.bad_input import WrongMark
 from weft.model.ceilings import (
     LEAST_PRIORITY,
+    MOST_ASKING,
     MOST_GPU_MIB,
     MOST_GPUS,
     MOST_LETTERS,
@@ -135,7 +143,7 @@ class BaseDialect:
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """Return True if the pod requests GPUs in this system's form, whatever its
         schedulerName."""
-        return words.asks_for(self.resources)
+        return any(words.asking[self.resources])
 
     def yields(self, words: PodWords) -> bool:
         """Return True if any other system in whose form the pod also requests GPUs takes
@@ -262,7 +270,33 @@ class BaseDialect:
         return None
 
 
+class PerContainerDialect(BaseDialect):
+    """A system whose containers have GPUs of their own each: `ask` reads one's request."""
+
+    def ask(self, slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
+        """Return what a container that names one of the system's resources asks for; None for
+        nothing. `notes` take warnings."""
+        raise NotImplementedError
+
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
+        """Return the request: GPUs of its own for each container."""
+        notes: list[str] = []
+        asks = asks_of(words, self.resources, lambda slot: self.ask(slot, notes))
+        return build(words, self.name, per_container(words.slots, asks), warnings=notes)
+
+
 # --- a pod's request -----------------------------------------------------------------------------
+
+
+def asks_of(
+    words: PodWords, names: tuple[str, ...], ask: Callable[[ContainerSlot], GpuRequest | None]
+) -> list[GpuRequest | None]:
+    """Return each container's request as `ask` reads it; None if it names none of these
+    resources."""
+    asking = words.asking[names]
+    if (number := sum(asking)) > MOST_ASKING:
+        raise too_many(number)
+    return [ask(slot) if asks else None for slot, asks in zip(words.slots, asking, strict=True)]
 
 
 def build(

@@ -9,21 +9,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft.dialects.dialect import DialectSettings, UnitSettings
+from weft.dialects.dialect import UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu
 from weft.dialects.resources import (
     MORE_THAN_A_CARD,
     ContainerSlot,
-    PodWords,
     amount,
-    asks_of,
-    per_container,
     percent,
     units,
     whole_cards,
 )
-from weft.dialects.system import BaseDialect, build
-from weft.model import Gpu, GpuMemoryRequest, GpuRequest, NodeManifest, PodRequest
+from weft.dialects.system import PerContainerDialect
+from weft.model import Gpu, GpuMemoryRequest, GpuRequest, NodeManifest
 from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY, INVENTORY, RESOURCES
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS, MOST_LETTERS
 from weft.model.errors import BadInputError
@@ -32,7 +29,7 @@ _BYTES = re.compile(r"(?:[MGTPE]|[KMGTPE]i)$")
 _MIB = 2**20
 
 
-class Weft(BaseDialect):
+class Weft(PerContainerDialect):
     """Weft's dialect; a count alone requests whole cards."""
 
     name = "weft"
@@ -49,26 +46,20 @@ class Weft(BaseDialect):
             GPU_COUNT: 100 * pieces,
         }
 
-    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's request: GPUs of its own for each container."""
-        notes: list[str] = []
-        asks = asks_of(words, self.resources, lambda slot: _ask(slot, notes))
-        return build(words, self.name, per_container(words.slots, asks), warnings=notes)
-
-
-def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
-    memory, cores, count = _memory_mib(slot), percent(slot, GPU_CORES), amount(slot, GPU_COUNT)
-    if not (memory or cores or count):
-        return None
-    if not memory and not cores:
-        return whole_cards(count)
-    if not memory:
-        notes.append(
-            f"container {slot.container.name}: {GPU_CORES} without {GPU_MEMORY}: "
-            "no GPU memory is charged"
-        )
-    memory_request = GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest()
-    return GpuRequest(count=count or 1, memory=memory_request, milli=cores * 10)
+    def ask(self, slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
+        """Return the container's GPUs: memory and cores of each of `gpu-count` GPUs; None for none."""
+        memory, cores, count = _memory_mib(slot), percent(slot, GPU_CORES), amount(slot, GPU_COUNT)
+        if not (memory or cores or count):
+            return None
+        if not memory and not cores:
+            return whole_cards(count)
+        if not memory:
+            notes.append(
+                f"container {slot.container.name}: {GPU_CORES} without {GPU_MEMORY}: "
+                "no GPU memory is charged"
+            )
+        memory_request = GpuMemoryRequest("mib", memory) if memory else GpuMemoryRequest()
+        return GpuRequest(count=count or 1, memory=memory_request, milli=cores * 10)
 
 
 def _memory_mib(slot: ContainerSlot) -> int:
