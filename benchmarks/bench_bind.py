@@ -33,10 +33,8 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
 from weft.dialects.shares import placement_of, share_on
 from weft.kube.bind import Binder, BindOptions, BindRequest, Bound, encode
-from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.client import ApiClient, ClientOptions, Endpoint, FixedCredentials
 from weft.kube.codec import PODS, SkippedObjects
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.pods import Pod
 from weft.model import Gpu, Node
 from weft.model.annotations import DELIVERY, PLACEMENT_COPY, REQUIRED_PLUGINS

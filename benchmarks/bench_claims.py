@@ -30,10 +30,8 @@ from weft.cluster.reading.reading import HowToRead
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
-from weft.kube.client import ApiClient
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.codec import Resource, SkippedObjects
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.dra import RESOURCE_CLAIMS, ResourceClaim, ResourceSlice
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added, KnownObjects

@@ -28,9 +28,7 @@ from weft.core.framework import Policy, Profile
 from weft.core.policies.catalog import built_in
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.pods import Pod
 from weft.lab.simulate.arrivals import draw
 from weft.lab.simulate.generate import demo_cluster
@@ -121,7 +119,7 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(31, 75, 6)), (LeastStranding, Limits(33, 92, 6))],
+    [(BestFit, Limits(28, 55, 3)), (LeastStranding, Limits(30, 63, 3))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(

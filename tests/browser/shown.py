@@ -14,7 +14,7 @@ from chromium import Window
 from weft.cluster.http.viewers import ViewerOptions, Viewers
 from weft.console.server import ConsoleServer
 from weft.console.sources import PictureSource
-from weft.kube.config import Endpoint
+from weft.kube.client import Endpoint
 from weft.kube.read_only import ReadOnlyClient
 
 PATIENCE_S = 300

@@ -34,8 +34,7 @@ from weft.core.framework import Profile
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.policies.catalog import built_in
 from weft.core.record.passing import RecordedRun
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import Endpoint, FixedCredentials
 from weft.model import Placement, Share
 from weft.testing import AGENT_BY_NAME, node
 

@@ -26,10 +26,8 @@ from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOp
 from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsView
 from weft.core.policies.fgd import Fgd
-from weft.kube.client import ApiClient
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.clock import SystemClock
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 from weft.testing import AGENT_BY_NAME
 

@@ -21,10 +21,8 @@ from yarl import URL
 
 from fakes.api_http import FakeConnection, Request
 from fakes.api_server import FakeApiServer
-from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.client import ApiClient, ClientOptions, Endpoint, FixedCredentials
 from weft.kube.clock import Clock, SystemClock
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 
 Leaving = Callable[[Request], Awaitable[None]]
 Answered = Callable[[Request, int], Awaitable[None]]

@@ -18,7 +18,6 @@ from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.control.volume_binder import VolumeBinder
-from weft.cluster.control.watch_feeds import ChangeStream
 from weft.cluster.state.bound_share import BoundShare, held_by
 from weft.cluster.state.pods import PodView
 from weft.core.constraints import ExistingPods
@@ -31,7 +30,7 @@ from weft.kube.bind import Binder, BindRequest, Bound, Refused
 from weft.kube.client import ApiClient
 from weft.kube.errors import ExpiredError
 from weft.kube.lease import Elector, LeaseObservation
-from weft.kube.watch import Deleted, KnownObjects, WatchPlan, WatchStep
+from weft.kube.watch import ChangeStream, Deleted, KnownObjects, WatchPlan, WatchStep
 
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]

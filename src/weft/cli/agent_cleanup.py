@@ -10,8 +10,7 @@ from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import read
 from weft.files.reading import read_text
 from weft.files.yaml_text import load as load_yaml
-from weft.kube.client import ApiClient, ClientOptions
-from weft.kube.config import Endpoint
+from weft.kube.client import ApiClient, ClientOptions, Endpoint
 from weft.kube.config import load as load_endpoint
 from weft.kube.preflight import check_server
 from weft.node.agent.cleanup import WAIT_S, Cleanup, RuntimeConfiguration

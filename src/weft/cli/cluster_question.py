@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weft.model.errors import BadInputError, WeftError
 
 if TYPE_CHECKING:
-    from weft.kube.client import ApiClient
-    from weft.kube.config import Endpoint
+    from weft.kube.client import ApiClient, Endpoint
 
 T = TypeVar("T")
 

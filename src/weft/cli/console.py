@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from weft.console.health import Health
     from weft.console.sources import PictureSource
     from weft.core.framework.registry import Registry
-    from weft.kube.client import ApiClient
-    from weft.kube.config import Endpoint
+    from weft.kube.client import ApiClient, Endpoint
 
 LOOPBACK = "127.0.0.1"
 EXPLAIN_TOKEN = Path("/var/run/secrets/weft-explain/token")

@@ -17,8 +17,7 @@ from weft.model.errors import BadInputError
 if TYPE_CHECKING:
     from weft.cluster.reading.finding import DoctorFinding
     from weft.cluster.reading.reading import ClusterReading
-    from weft.kube.client import ApiClient
-    from weft.kube.config import Endpoint
+    from weft.kube.client import ApiClient, Endpoint
     from weft.node.devices.reader import DeviceReader
     from weft.node.doctor.machine import MachinePod
 

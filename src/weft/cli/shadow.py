@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.cluster.shadow.comparison import BindingComparison, ComparedPlace
     from weft.cluster.shadow.summary import ShadowSummary
     from weft.cluster.state.nodes import NodeView
-    from weft.kube.config import Endpoint
+    from weft.kube.client import Endpoint
 
 _FOR = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?", re.ASCII)
 _RIGHTS = "bind yourself to the ClusterRole of deploy/reader.yaml"

@@ -47,7 +47,7 @@ class Weft(PerContainerDialect):
         }
 
     def ask(self, slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
-        """Return the container's GPUs: memory and cores of each of `gpu-count` GPUs; None for none."""
+        """Return the GPUs that the container requests; None for none."""
         memory, cores, count = _memory_mib(slot), percent(slot, GPU_CORES), amount(slot, GPU_COUNT)
         if not (memory or cores or count):
             return None

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from weft.files.reading import raw_bytes
+from weft.kube.client import Credentials, Endpoint, ExecPlugin, FixedCredentials, TokenFile
 from weft.kube.clock import Clock, SystemClock
-from weft.kube.credentials import Credentials, ExecPlugin, FixedCredentials, TokenFile
 from weft.kube.kubeconfig import ChosenContext, Exec, choose, read
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError
@@ -24,24 +24,6 @@ from weft.model.url_text import shown_url
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    """An API server and how to reach it.
-
-    `url` has no slash at its end. `tls` is None for plain http. `server_name` replaces the host in
-    the check of the server's certificate. `namespace` is the default namespace. `source` names the
-    file or place of these settings, for messages. `inside`: this process is a pod of the
-    cluster.
-    """
-
-    url: str
-    credentials: Credentials
-    tls: ssl.SSLContext | None = None
-    server_name: str = ""
-    namespace: str = "default"
-    source: str = ""
-    inside: bool = False
 
 
 def load(

@@ -18,9 +18,7 @@ from weft.cluster.config.form import Configuration
 from weft.cluster.rights import AGENT
 from weft.host.cluster_parts import rights_of
 from weft.kube.access import ResourceRight
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.preflight import ORIGINALS_LEASES, check_alone
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"

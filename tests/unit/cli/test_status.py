@@ -17,9 +17,7 @@ from test_inspect import agent, shared
 from fakes.api_clock import VirtualClock
 from fakes.api_server import FakeApiServer
 from weft.cluster.reading.status import StatusWish, status_of
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import AGENT
 

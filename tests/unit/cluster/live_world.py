@@ -16,9 +16,7 @@ from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.core.engine import Unschedulable
 from weft.core.framework import Policy, Profile
 from weft.core.policies.fgd import Fgd
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.testing import AGENT_BY_NAME
 
 T = TypeVar("T")

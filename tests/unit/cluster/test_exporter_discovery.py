@@ -19,9 +19,7 @@ from weft.cluster.telemetry.exporter_discovery import (
     ExporterWish,
     targets,
 )
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.services import ServingPod
 from weft.model import Gpu, Node
 from weft.model.metric import Metric

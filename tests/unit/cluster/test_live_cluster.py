@@ -12,10 +12,8 @@ from fakes.api_server import FakeApiServer
 from weft.core.engine import Engine
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
-from weft.kube.client import ApiClient
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.clock import SystemClock
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.model.queue_rules import HeadOfLine
 from weft.testing import AGENT_BY_NAME
 

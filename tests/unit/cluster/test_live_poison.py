@@ -12,10 +12,10 @@ import pytest
 from live_world import Json, World, pod, until, world
 
 from fakes.api_memory import client_of
-from weft.cluster.control.watch_feeds import MOST, SLICE_S, LoopTurns
 from weft.core.policies.catalog import built_in
 from weft.kube.clock import SystemClock
 from weft.kube.lease import Elector, LeaseOptions
+from weft.kube.watch import MOST, SLICE_S, in_turns
 
 LEASE = {"metadata": {"name": "weft"}, "spec": {"leaseTransitions": 1}}
 MOST_CALLS = 200_000
@@ -120,10 +120,12 @@ async def test_others_have_their_turn_after_a_time_and_after_some_pieces(
     took_s: float, pieces: int
 ) -> None:
     now, others = 0.0, asyncio.Event()
-    turns = LoopTurns(lambda: now)
-    asyncio.get_running_loop().call_soon(others.set)
-    for _ in range(pieces):
+
+    def take(_: int) -> None:
+        nonlocal now
         assert not others.is_set()
         now += took_s
-        await turns.end()
+
+    asyncio.get_running_loop().call_soon(others.set)
+    await in_turns(range(pieces), take, lambda: now)
     assert others.is_set()

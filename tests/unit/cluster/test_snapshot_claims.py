@@ -16,10 +16,8 @@ from weft.cluster.snapshot.anonymous import anonymous
 from weft.cluster.snapshot.capture import captured, snapshot_of
 from weft.cluster.snapshot.file import encode, write
 from weft.cluster.snapshot.form import ClusterSnapshot
-from weft.kube.client import ApiClient
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.clock import SystemClock
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 
 
 async def taken(has_claims: bool = True) -> ClusterSnapshot:

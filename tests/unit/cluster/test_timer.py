@@ -7,10 +7,8 @@ from led_cluster import led
 from weft.core.engine import Command, Event, Tick, Wake
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
-from weft.kube.client import ApiClient
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.clock import SystemClock
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 
 
 class SlowClock(SystemClock):

@@ -7,9 +7,7 @@ from typing import Any
 
 from fakes.api_clock import VirtualClock
 from fakes.api_server import FakeApiServer
-from weft.kube.client import ApiClient, ClientOptions
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, ClientOptions, Endpoint, FixedCredentials
 
 
 def client_of(

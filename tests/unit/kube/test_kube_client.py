@@ -10,11 +10,9 @@ from kube_world import client_of, node, pod, world
 
 from fakes.api_clock import VirtualClock
 from fakes.api_server import FakeApiServer
-from weft.kube.client import ApiClient, RateLimit
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials, RateLimit
 from weft.kube.clock import SystemClock
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fakes.api_clock import VirtualClock
-from weft.kube.config import Endpoint, in_cluster, load
-from weft.kube.credentials import REREAD_S, TokenFile
+from weft.kube.client import REREAD_S, Endpoint, TokenFile
+from weft.kube.config import in_cluster, load
 from weft.model import BadInputError
 
 

@@ -9,10 +9,8 @@ from kube_world import client_of, node, pod, world
 
 from fakes.api_behaviours import BEHAVIOURS, Behaviour, check, difference
 from fakes.api_server import FakeApiServer
-from weft.kube.client import ApiClient, ApiResponse
+from weft.kube.client import ApiClient, ApiResponse, Endpoint, FixedCredentials
 from weft.kube.codec import LEASES, NODES, PODS
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ApiError, UnauthorizedError
 
 

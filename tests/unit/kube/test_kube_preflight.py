@@ -9,9 +9,7 @@ import pytest
 
 from fakes.api_clock import VirtualClock
 from fakes.api_server import FakeApiServer
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.kube.preflight import wait_for_server
 
 log = logging.getLogger("weft.test")

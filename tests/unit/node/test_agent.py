@@ -20,9 +20,7 @@ from weft.cluster.config.form import Configuration
 from weft.host import shell as agent_module
 from weft.host.agent import Composition, host
 from weft.host.agent_process import AgentHosting, NodeAgent
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.model import WeftError
 from weft.node.agent.accounting import ForeignPluginError
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics

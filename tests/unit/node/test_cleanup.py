@@ -18,9 +18,7 @@ from fakes.api_server import FakeApiServer
 from fakes.api_store import ApiRefusal
 from fakes.api_time import LoopClock
 from weft.dialects import alnair
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.model import BadInputError
 from weft.model.agent_offer import AgentOffer, encode_offer
 from weft.model.annotations import AGENT

@@ -8,9 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, Endpoint, FixedCredentials
 from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.sources.api_proxy import ApiProxyTransport
 from weft.telemetry.sources.transport import MIB, Direct, ResponseLimits, ServerCredentials

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.cluster.control.optional_feeds import OptionalKinds
-from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.rights import CLAIMS
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
@@ -22,7 +21,7 @@ from weft.kube.dra import (
     ResourceClaim,
     ResourceSlice,
 )
-from weft.kube.watch import Change
+from weft.kube.watch import Change, WatchFeed
 
 LACKING = "ResourceClaims are not counted, so their GPUs may be allocated twice: may not {}"
 

@@ -15,7 +15,6 @@ import msgspec
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.leadership import Leadership
 from weft.cluster.control.optional_feeds import OptionalFeeds
-from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
 from weft.core.engine import (
@@ -37,6 +36,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.kube.bind import Binder, Outcome
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
+from weft.kube.watch import WatchFeed
 from weft.model import Node, PodRequest
 
 

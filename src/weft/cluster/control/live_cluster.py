@@ -47,7 +47,6 @@ from weft.cluster.control.options import EngineClusterOptions
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.volume_binder import VolumeBinder
-from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
 from weft.cluster.state.groups import in_group_of
 from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView
@@ -110,7 +109,7 @@ from weft.kube.codec import (
 )
 from weft.kube.errors import NotFoundError
 from weft.kube.pods import Pod
-from weft.kube.watch import Change, Deleted, Synced
+from weft.kube.watch import Change, ChangeStream, Deleted, Synced, WatchFeed, in_turns
 from weft.model import BadInputError, Node, PodRequest
 from weft.model.annotations import DELIVERY, OUT_OF_MEMORY, PLACEMENT, PLACEMENT_COPY, TERM
 from weft.model.delivery import encode_delivery
@@ -353,12 +352,12 @@ class EngineCluster:
             self.handle(kept)
         for part in self.parts:
             part.lead()
-        turns = LoopTurns(self._client.clock.monotonic)
-        for pod in pending:
-            quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
-            if not quicker and (event := self._pods.update(pod)) is not None:
-                self.handle(event)
-            await turns.end()
+        await in_turns(pending, self._take_pending, self._client.clock.monotonic)
+
+    def _take_pending(self, pod: Pod) -> None:
+        quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
+        if not quicker and (event := self._pods.update(pod)) is not None:
+            self.handle(event)
 
     async def failed(self) -> None:
         """Return never, but raise what ended the taking-in, if anything does."""

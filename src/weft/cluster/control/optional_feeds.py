@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
 from weft.cluster.rights import BUDGETS as BUDGET_RIGHTS
 from weft.cluster.rights import DEVICES as DEVICE_RIGHTS
 from weft.cluster.rights import GROUPS as GROUP_RIGHTS
@@ -32,7 +31,7 @@ from weft.kube.clock import Backoff
 from weft.kube.codec import NAMESPACES, MetaOnly, Resource
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.preflight import lacking_of, served_versions, serves
-from weft.kube.watch import Change, Synced
+from weft.kube.watch import Change, ChangeStream, Synced, WatchFeed
 
 log = logging.getLogger("weft.cluster")
 

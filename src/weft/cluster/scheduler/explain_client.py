@@ -17,9 +17,8 @@ from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
 from weft.core.explain.explanation import Explanation
 from weft.files.reading import UNDECODABLE, read_bytes
 from weft.kube.access import Account, make_token
-from weft.kube.client import ApiClient, ApiResponse, ClientOptions
-from weft.kube.config import Endpoint, load
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient, ApiResponse, ClientOptions, Endpoint, FixedCredentials
+from weft.kube.config import load
 from weft.kube.errors import ApiError, LostError, NotSentError, api_error
 from weft.kube.services import SERVING_PODS, everything, proxy_path
 from weft.model.annotations import ROLE

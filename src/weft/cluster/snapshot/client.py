@@ -14,10 +14,8 @@ from weft.cluster.snapshot.form import KINDS, OLDER, OPTIONAL, ClusterSnapshot
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
 from weft.kube.budgets import DISRUPTION_BUDGETS
-from weft.kube.client import JSON, ApiClient
+from weft.kube.client import JSON, ApiClient, Endpoint, FixedCredentials
 from weft.kube.codec import CONFIG_MAPS, LEASES
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import NotFoundError
 from weft.kube.structs import ApiStatus
 from weft.model import BadInputError

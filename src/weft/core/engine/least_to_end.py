@@ -20,7 +20,7 @@ from weft.core.engine import deciding, gang_search
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
-from weft.core.framework.query import Demand, Need
+from weft.core.framework.demand import Demand, Need
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Placement
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint, load
+from weft.kube.client import ApiClient, Endpoint
+from weft.kube.config import load
 from weft.lab.experiment.run.cluster_jobs import PlannedJob, planned_jobs
 from weft.lab.experiment.run.runner import CellResult
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, PrometheusAccess

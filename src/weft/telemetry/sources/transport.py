@@ -12,9 +12,8 @@ from typing import NamedTuple, Protocol
 import aiohttp
 import msgspec
 
-from weft.kube.client import read_body
+from weft.kube.client import Credentials, FixedCredentials, PasswordFile, TokenFile, read_body
 from weft.kube.clock import SystemClock
-from weft.kube.credentials import Credentials, FixedCredentials, PasswordFile, TokenFile
 from weft.kube.errors import OversizedError
 from weft.kube.tls import client_tls, load_certificate
 from weft.model import BadInputError

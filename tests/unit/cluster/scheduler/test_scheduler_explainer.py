@@ -8,8 +8,7 @@ from scheduler_world import World, add_node, add_pod, world
 from weft.cli.console import _scheduler_of
 from weft.cluster.scheduler.explain_client import SchedulerExplainer
 from weft.core.explain.explanation import ObservedProgress, ResidentSlowdown
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import Endpoint, FixedCredentials
 from weft.model import BadInputError
 
 SERVICE = "weft-system/weft-scheduler:10259"
