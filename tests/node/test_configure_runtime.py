@@ -89,7 +89,7 @@ def test_it_waits_afterwards_and_no_longer_once_that_is_put_back(
     with configuring(node, gpus, tmp_path):  # the next agent finds it so
         offered(node, lambda offer: offer.drop_in)
     assert unit.started == 1
-    assert clean(node) == "taken off 1 node\n"
+    assert clean(node) == "cleaned 1 node\n"
     assert unit.started == 2
     assert not drop_in.exists()
     assert (node.containerd.folder / "config.toml").read_bytes() == config

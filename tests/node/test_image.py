@@ -46,7 +46,7 @@ def test_what_is_deployed_finds_all_that_it_imports(node: RealNode, image: str) 
 
 @pytest.mark.parametrize("program", sorted(set(PROGRAMS) - {"kube-scheduler"}))
 def test_it_starts_under_the_originals_names(node: RealNode, image: str, program: str) -> None:
-    with pytest.raises(RuntimeError, match=f"this is weft {PROGRAMS[program]}"):
+    with pytest.raises(RuntimeError, match=f"running weft {PROGRAMS[program]}"):
         run(node, image, program, "-kubeconf", "/missing")
 
 

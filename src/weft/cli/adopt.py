@@ -208,7 +208,7 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
 
     notes = []
     for gpu in plan.account.overfull:
-        why = "as their annotations say" if gpu.sure else "some of it may be on other GPUs"
+        why = "by their annotations" if gpu.sure else "some of it may be on other GPUs"
         notes.append(
             f"GPU {gpu.gpu} of {gpu.node}: {gpu.charged_mib:,} MiB of {gpu.has_mib:,} are charged "
             f"to {', '.join(gpu.pods)} ({why}); Weft places no more pods there until it fits."
@@ -225,7 +225,7 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
             "schedulerName cannot be changed; let them be placed first, or recreate them."
         )
     if plan.unread:
-        notes.append(f"Not read, for you may not: {', '.join(plan.unread)}.")
+        notes.append(f"Not read for lack of permission: {', '.join(plan.unread)}.")
     if plan.opt_in and plan.minor < 36:
         notes.append(
             f"Kubernetes 1.{plan.minor} does not apply the label by itself (1.36 does): install "

@@ -45,7 +45,7 @@ def clean_up(
     settings = read(options.config) if options.config is not None else Configuration()
     endpoint = load_endpoint(context, paths=kubeconfigs)
     count = uvloop.run(_clean(endpoint, node, options, mps=settings.agent.mps))
-    print(f"taken off {count} {'node' if count == 1 else 'nodes'}")
+    print(f"cleaned {count} {'node' if count == 1 else 'nodes'}")
 
 
 async def _clean(endpoint: Endpoint, node: str, options: CleanupOptions, *, mps: bool) -> int:

@@ -88,6 +88,6 @@ def _show(rows: "list[StrandedModel]") -> None:
         print_note("No GPU is idle.")
         return
     print_note(
-        f"{idle:,.2f} GPUs are idle; pods as there are could use at most {usable:,.2f} of them; "
+        f"{idle:,.2f} GPUs are idle; pods like those here can use at most {usable:,.2f} of them; "
         f"{idle - usable:,.2f} are stranded."
     )

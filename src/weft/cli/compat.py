@@ -247,7 +247,7 @@ def main() -> None:
         for text in started.warnings:
             log.warning("%s", text)
         words = [*words, "--config", _in_memory(started.configuration)]
-        log.info("this is weft %s", " ".join(words))
+        log.info("running weft %s", " ".join(words))
     sys.argv = ["weft", *words]
     weft_main()
 

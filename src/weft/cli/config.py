@@ -36,7 +36,7 @@ def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")])
     made = profiles(configuration, registry(), str(file))
     _check_extender(configuration.extender, str(file))
     _check_telemetry(configuration.telemetry, str(file))
-    print(f"{file}: good; profiles {', '.join(profile.name for profile in made)}")
+    print(f"{file}: valid; profiles {', '.join(profile.name for profile in made)}")
 
 
 def _check_extender(settings: "ExtenderSettings", where: str) -> None:

@@ -260,7 +260,7 @@ def print_json(plan: DefragPlan, **more: object) -> None:
 def _brings(plan: "StrandingPlan") -> str:
     before, after = plan.stranded_milli[0] / 1000, plan.stranded_milli[-1] / 1000
     if not plan.moves:
-        return f"{before:,.2f} GPUs are stranded, and no move of one pod lowers that."
+        return f"{before:,.2f} GPUs are stranded, and moving a single pod does not lower that."
     return (
         f"Stranded GPUs fall from {before:,.2f} to {after:,.2f}. "
         f"Cost: {_cost(len(plan.moves), plan.lost_gpu_s)}."

@@ -91,7 +91,7 @@ def init(
             "slowdowns; openb: pods of a trace; gangs: jobs of many pods; kube-knots-cluster, "
             "kube-knots-dl: Kube-Knots' mixes and training; job-list: your jobs; mlperf-list: "
             "programs, queries, replicas; pods: manifests; cluster-jobs: Jobs on a cluster.  "
-            "[default: allocated at a "
+            "[default: asked for at a "
             "terminal, else overprovisioned]",
         ),
     ] = "",
@@ -485,7 +485,7 @@ def compare(
     for folder, cells in ((first, results.only_first), (second, results.only_second)):
         if cells:
             few = ", ".join(cells[:3]) + (", …" if cells[3:] else "")
-            print_warning(f"{len(cells)} cells are in {folder} alone: {few}")
+            print_warning(f"{len(cells)} cells are only in {folder}: {few}")
     warn_of_marks(results.marked)
     if not results.pairs:
         raise Exit(EXIT_ABSENT)

@@ -78,7 +78,7 @@ def unexamined(
 
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
     """Print one line for each ordered pair on each GPU model."""
-    table = table_with("GPU model|victim|beside|>slowdown|>at most|from")
+    table = table_with("GPU model|victim|next to|>slowdown|>at most|from")
     for model in gpu_models:
         for target in names:
             for other in names:

@@ -177,13 +177,15 @@ def sum_up(summary: "ShadowSummary", output: ListOutput) -> None:
     fragments, slowdown = summary.fragmentation_percent, summary.slowdown
     lines = [
         f"{sum(summary.bindings.values()):,} bindings in {summary.seconds:,.0f} s.",
-        f"Its own choices allocate {summary.allocation_milli / 1000:+.2f} GPUs.",
+        f"The configuration's own choices allocate {summary.allocation_milli / 1000:+.2f} GPUs.",
     ]
     if fragments is not None:
         lines.append(f"Fragmentation after a binding: {fragments:+.3f} points, mean.")
     if slowdown is not None:
         lines.append(f"Expected slowdown: {slowdown:+.3f} times, mean.")
-    lines.append(f"{summary.waiting:,} pods wait; it would place {summary.would_place:,} now.")
+    lines.append(
+        f"{summary.waiting:,} pods wait; the configuration would place {summary.would_place:,} now."
+    )
     if summary.unread:
         lines.append(f"{summary.unread:,} bindings could not be compared.")
     for line in lines:

@@ -198,5 +198,5 @@ def test_to_this_version_and_back(
     finally:
         cluster.shell(f"helm uninstall weft {where}")
         said = cluster.shell("weft agent --cleanup --all-nodes")  # the old chart has no Job for it
-    assert said == "taken off 1 node\n", "hollow nodes have no agent"
+    assert said == "cleaned 1 node\n", "hollow nodes have no agent"
     assert AGENT not in cluster.api.get("Node", NAME)["metadata"]["annotations"]

@@ -230,7 +230,7 @@ def test_a_dry_run_needs_no_right_to_write(weft: Weft, cluster: FakeApiServer) -
     assert weft("adopt").code == 0
     cluster.fault("status", path="deployments", code=403)
     said = weft("adopt")
-    assert (said.code, "Not read, for you may not: deployments." in said.out) == (0, True)
+    assert (said.code, "Not read for lack of permission: deployments." in said.out) == (0, True)
 
 
 def test_pods_that_nobody_can_read(weft: Weft, cluster: FakeApiServer) -> None:

@@ -67,12 +67,12 @@ def test_every_node_is_cleaned_from_anywhere_without_its_gpus(weft: Weft, tmp_pa
         lease = {"name": "weft-agent-a", "labels": labels}
         server.add("leases", {"metadata": lease, "spec": {}}, "weft-system")
         where = ("--kubeconfig", kubeconfig, "--cdi-folder", cdi)
-        assert weft("agent", "--cleanup", "--node-name", "a", *where).out == "taken off 1 node\n"
+        assert weft("agent", "--cleanup", "--node-name", "a", *where).out == "cleaned 1 node\n"
         assert server.get("nodes", "a")["status"]["capacity"] == {"cpu": "4"}
         assert server.get("nodes", "b")["status"]["capacity"] == amounts
         with pytest.raises(ApiRefusal):
             server.get("leases", "weft-agent-a", "weft-system")
-        assert weft("agent", "--cleanup", "--all-nodes", *where).out == "taken off 1 node\n"
+        assert weft("agent", "--cleanup", "--all-nodes", *where).out == "cleaned 1 node\n"
         for name in ("a", "b"):
             found = server.get("nodes", name)
             assert found["status"]["allocatable"] == {"cpu": "4"}

@@ -49,7 +49,7 @@ def test_check_says_good(weft: Weft, tmp_path: Path) -> None:
     file.write_text(HEAD)
     said = weft("config", "check", file)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"{file}: good; profiles weft, ")
+    assert said.out.startswith(f"{file}: valid; profiles weft, ")
 
 
 URLS = [

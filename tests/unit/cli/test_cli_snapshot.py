@@ -215,7 +215,7 @@ def test_what_strands_idle_gpus_is_told_of_a_snapshot(weft: Weft, snapshot: Path
     assert row["usable"] + sum(row["by"].values()) == pytest.approx(row["idle"])
     table = weft("cluster", "stranded", "--snapshot", snapshot).out
     assert table.split()[:4] == ["model", "GPUs", "idle", "usable"]
-    assert "GPUs are idle; pods as there are could use at most" in table
+    assert "GPUs are idle; pods like those here can use at most" in table
     refused = weft("cluster", "stranded", "--snapshot", snapshot, "--context", "x")
     assert refused.code == 1
 

@@ -171,7 +171,7 @@ def test_its_configuration_is_read_from_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "weft.cli.compat", "-priority", "binpack", "-kubeconf"]
     done = subprocess.run([*command, str(missing)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "this is weft extender serve" in done.stderr
+    assert "running weft extender serve" in done.stderr
     assert "anyoneMayBind" in done.stderr
     assert str(missing) in done.stderr.splitlines()[-1]
 

@@ -32,7 +32,7 @@ decisions: true
 """
 
 _HOW_THEY_RUN = """\
-  # Left out, jobs come as this workload says, and cards draw what their model does.
+  # Default: the workload's own arrivals, and the power of the GPU model.
   # arrivals: {kind: poisson, meanSeconds: 30.0}
   # power: {idleWatts: 27.0, contextWatts: 10.0, busyWatts: 200.0, gamma: 1.0}
   # Levels of what is assumed of time on a card: name, compute, computeRatio, computeShown,
@@ -49,7 +49,7 @@ workload:
   kind: overprovisioned
   # How much more memory jobs ask for than they use, percent.
   percents: [0, 50, 100, 150, 200, 250]
-  # What goes wrong between cards and scheduler: delaySeconds, dropped, missing, noise, spoof,
+  # Faults of the metrics that the scheduler sees: delaySeconds, dropped, missing, noise, spoof,
   # frozenSeconds, frozenBusy.
   faults: [{name: sound}]
   # ssd, rigid, mixed, peaky, late, grown
@@ -121,7 +121,7 @@ workload:
 _GANGS = """\
 workload:
   kind: gangs
-  # Of openb's node list so many: every 1st, 2nd, …
+  # Use every n-th node of openb's list.
   nodes: nodes.csv
   everyNode: 1
   # Arrival rate × mean GPU time asked for ÷ GPUs.
@@ -134,7 +134,7 @@ workload:
 _QUEUE = """\
 workload:
   kind: queue
-  # Of openb's node list so many: every 1st, 2nd, …
+  # Use every n-th node of openb's list.
   nodes: nodes.csv
   everyNode: 1
   # Shares that crowd large pods out, or many large pods.
@@ -144,7 +144,7 @@ workload:
   podsARun: 2000
   # The first part of the pods only fills the cluster: they are not measured.
   warmUp: 0
-  # Where pods go. Who goes next, and who may be moved, are the schedulers.
+  # The policy that places pods. The schedulers are disciplines of the queue.
   policy: least-stranding
   # What a pod that is moved has to run again.
   restartSeconds: 60
@@ -345,7 +345,7 @@ TEMPLATES = {
     ),
     "queue": _template(
         "queue",
-        "Who goes next, and who should be moved for whom?",
+        "Under which discipline do pods wait least, and do moves help?",
         _QUEUE,
         {
             "schedulers": "[first-fit, first-fit-move-30, reserve, reserve-move-30]",

@@ -148,7 +148,9 @@ def read_expected(folder: Path) -> ExpectedResults:
     """Read the folder's `expected.yaml`; `BadInputError` names the field of a fault."""
     path = folder / EXPECTED
     text = read_bytes(path)
-    document = read_document(text, str(path), API_VERSION, KIND, empty=f"is no {KIND}")
+    document = read_document(
+        text, str(path), API_VERSION, KIND, empty=f"is empty; write kind: {KIND}"
+    )
     try:
         expected = _with_present_measures(read_form(document, ExpectedResults))
         for file in expected.short:
