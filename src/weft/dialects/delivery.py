@@ -75,14 +75,14 @@ def why_not_due(
         request = parse_pod(pod, settings)
         request = dialect(request.dialect).on_node(pod, request, node, settings)[0]
     except BadInputError as error:
-        return f"{DELIVERY} is not believed: what the pod asks for cannot be read: {error}"
+        return f"{DELIVERY} is refused: the pod's request cannot be read: {error}"
     if not request.shape.gpu_requests:
-        return f"{DELIVERY} is not believed: the pod asks for no GPU"
+        return f"{DELIVERY} is refused: the pod requests no GPU"
     shares, problem = _placed(pod, request, node)
     if not problem:
         placement = placement_of(request, node, shares)
         problem = _beyond(record, record_of(request, placement, node, {}), request)
-    return f"{DELIVERY} is not believed: {problem}" if problem else ""
+    return f"{DELIVERY} is refused: {problem}" if problem else ""
 
 
 def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Share, ...], str]:

@@ -271,7 +271,7 @@ def _unknown_size(node: NodeManifest, warnings: list[str]) -> tuple[Gpu, ...]:
         return ()
     warnings.append(
         f"{len(source.cards)} GPUs of unknown memory: only whole cards and percentages can be "
-        "given away; install Weft's agent or write `inventory:` into the configuration"
+        "assigned; install Weft's agent or write `inventory:` into the configuration"
     )
     return tuple(Gpu(index, UNKNOWN_MIB) for index in range(len(source.cards)))
 

@@ -202,7 +202,7 @@ class Kai(BaseDialect):
         """Return what is wrong: a reservation pod without a group, or annotations that contradict
         each other or cannot be read; None if nothing."""
         if is_reservation(pod):
-            lost = f"it reserves a card for KAI and has no label {GROUP}: nobody can share it"
+            lost = f"it reserves a card for KAI and has no label {GROUP}: no pod can share it"
             return None if groups_of(pod) else WrongMark("reservation-without-group", lost)
         annotations = pod.metadata.annotations or {}
         try:

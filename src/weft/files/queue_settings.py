@@ -32,62 +32,62 @@ class QueueingSettings(Section, frozen=True):
 
     discipline: Annotated[
         Discipline,
-        "who goes next. reserve: a place is kept for who waits long at the head of its priority, "
-        "as the settings below say; easy: the same, and pods that are expected to end before that "
-        "place is whole may run there meanwhile; conservative: as easy, with a place for each that "
-        "waits so; shortest: as reserve, and of equal priority pods that are expected to run for "
-        "less go first; first-fit: no place is kept. reserve, since the others hang on how long "
-        "pods are expected to run",
+        "which pending pod is scheduled next. reserve: a place is reserved for a pod or group that "
+        "has long been first of its priority, as the settings below say; easy: the same, and pods "
+        "that are expected to end before the reservation starts may run there (EASY backfill); "
+        "conservative: as easy, with a reservation for each such pod; shortest: as reserve, and "
+        "of equal priority the pods that are expected to run shortest go first; first-fit: no "
+        "reservations. reserve, since the others depend on expected durations",
     ] = "reserve"
     confidence: Annotated[
         int,
         Meta(ge=50, le=99),
-        "with easy and conservative: in so many of 100 cases a pod must have ended in time to run "
-        "in a place that is kept; what is said of starts holds as often. 80, since more needs more "
-        "earlier runs, and lets fewer pass",
+        "with easy and conservative: the probability in percent with which a pod must end in time "
+        "to run in a reserved place; predicted starts hold as often. 80, since more needs more "
+        "earlier runs, and lets fewer pods backfill",
     ] = 80
     head_of_line_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
-        "for so long a group of pods is the first of its priority before its place is kept from "
-        "pods that came later; 0: no place is ever kept. Five minutes, as what is kept is idle "
-        "meanwhile",
+        "how long a group of pods is the first of its priority before a place is reserved for it; "
+        "0: no reservations. Five minutes, as what is reserved is idle until the group starts",
     ] = 300.0
     keep_for_seconds: Annotated[
         float,
         Meta(ge=1, le=_MOST_SECONDS),
-        "for so long at most a place is kept; for as long again no other is for that group. With "
-        "easy and conservative, counted from when the place is expected to be whole. Half an hour, "
-        "as what is kept is idle meanwhile",
+        "how long a reservation lasts at most; for as long again that group gets no other. With "
+        "easy and conservative it counts from the expected start. Half an hour, as what is "
+        "reserved is idle until the group starts",
     ] = 1_800.0
 
     reserve_after_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
-        "the same as headOfLineSeconds for pods of several GPUs that are in no group, and five "
-        "times as long for other pods, one at a time; 0: none is kept for them, and whoever fits "
-        "goes first. Off, since where such pods are many, what is kept for some keeps others "
-        "waiting",
+        "as headOfLineSeconds, for pods of several GPUs that are in no group; five times as long "
+        "for other pods, one at a time. 0: no reservations for them, and pods that fit go first. "
+        "Off, since with many such pods reservations for some keep others waiting",
     ] = 0.0
     reservations: Annotated[
         int,
         Meta(ge=1, le=100),
-        "places kept at once for each profile and priority. One, as two hold twice as much idle",
+        "most reservations at once for each profile and priority. One, as two hold twice as much "
+        "idle",
     ] = 1
     move: Annotated[
         bool,
         f"for a pod that fits nowhere, pods with {MOVABLE} may be moved that have room elsewhere: "
-        "as soon as it has waited for as much GPU time as they lose. Off, since it restarts pods",
+        "as soon as it has waited for as much GPU time as they would lose. Off, since it "
+        "restarts pods",
     ] = False
     move_after_seconds: Annotated[
         float,
         Meta(gt=0, le=_MOST_SECONDS),
-        "with move: for so long a pod waits before others are moved for it",
+        "with move: how long a pod waits before other pods are moved for it",
     ] = 60.0
     moves_an_hour: Annotated[
         int,
         Meta(ge=1, le=100_000),
-        "with move: so many pods are moved in an hour at most",
+        "with move: the most pods that are moved in an hour",
     ] = 60
 
     def moves(self) -> MoveRules:

@@ -39,7 +39,7 @@ def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]
         raise BadInputError(where, f"is not what `{_COMMAND}` writes: {error}") from None
     if listed.items is None:
         raise BadInputError(
-            f"{where}, field items", f"is missing; provide the output of `{_COMMAND}` writes"
+            f"{where}, field items", f"is missing; provide the output of `{_COMMAND}`"
         )
     objects: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for index, raw in enumerate(listed.items):
@@ -47,11 +47,9 @@ def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]
         if item is not None:
             objects[kind].append(item)
     if not objects["Node"]:
-        raise BadInputError(where, f"has no node; provide the output of `{_COMMAND}` writes")
+        raise BadInputError(where, f"has no node; provide the output of `{_COMMAND}`")
     if not objects["Pod"]:
-        raise BadInputError(
-            where, f"has no pod; provide the output of `{_COMMAND}` writes, with -A"
-        )
+        raise BadInputError(where, f"has no pod; provide the output of `{_COMMAND}`, with -A")
     return objects
 
 

@@ -45,7 +45,7 @@ async def wait_for_server(client: ApiClient, log: logging.Logger) -> None:
             break
         if after_s - said >= _SAID_EVERY_S:
             said = after_s
-            text = "the API server %s does not answer: %s; asks again until it does"
+            text = "the API server %s does not answer: %s; retrying until it does"
             log.warning(text, client.endpoint.url, client.unanswered)
         await client.clock.sleep(backoff.next_s())
     if said >= 0:

@@ -44,6 +44,6 @@ def no_limit_in_words(slowdown_limit: SlowdownLimit) -> str:
         return ""
     on = f" on {', '.join(tight[:_SHOWN])}" if any(tight) else ""
     return (
-        f"the pod's SLO is no longer than its p99 alone{on}, so only pods that cost it nothing may "
-        "be beside it there, as far as slowdown is predicted"
+        f"the pod's SLO is no longer than its p99 alone{on}, so it shares a GPU "
+        "there only with pods that are predicted not to slow it down"
     )

@@ -55,8 +55,7 @@ def test_standard_input_is_read_and_json_printed(
         ("kind: List", "is not what `kubectl get nodes,pods -A -o json` writes: "),
         (
             "{}",
-            "field items: is missing; provide the output of `kubectl get nodes,pods -A -o "
-            "json` writes",
+            "field items: is missing; provide the output of `kubectl get nodes,pods -A -o json`",
         ),
         ('{"items": []}', "has no node; provide"),
         ('{"items": [{"kind": "Node", "metadata": {"name": "a"}}]}', "has no pod; provide"),

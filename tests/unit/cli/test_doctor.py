@@ -253,7 +253,7 @@ def test_gpus_that_the_agent_here_is_played_are_no_missing_driver(
     said = weft("doctor", "--root", root, "--node-name", "a", "-o", "json")
     found = {one["check"]: one for one in json.loads(said.out)}
     assert found["driver"]["level"] == "good"
-    assert found["driver"]["text"] == "driver fake, 1 GPUs (played)"
+    assert found["driver"]["text"] == "driver fake, 1 GPUs (simulated)"
     asked = weft("doctor", "--root", root, "--devices", "nvml", "-o", "json")
     found = {one["check"]: one for one in json.loads(asked.out)}
     assert found["driver"]["level"] == "wrong", "what is named is looked at"

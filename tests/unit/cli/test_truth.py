@@ -478,7 +478,7 @@ WRONG = {
     "a record that was forged": Wrong(
         forged,
         "status",
-        ("default/thief", "weft.dev/delivery is not believed"),
+        ("default/thief", "weft.dev/delivery is refused"),
         "delete pod thief",
         1,
     ),

@@ -49,7 +49,7 @@ async def test_who_asks_for_nothing_is_told_and_charged_where_an_agent_may_belie
         plain(made)
         forge(made, "plain")
         (text,) = await until(lambda: made.told("DeliveryDoubted"))
-        assert "the pod asks for no GPU" in text
+        assert "the pod requests no GPU" in text
         assert used(made) == [0 if compares else CARD_MIB, 0]
         assert made.live.pods.unsure(made.uid("plain")), "no other pod is evicted for it"
         made.server.remove("pods", "plain", "d")

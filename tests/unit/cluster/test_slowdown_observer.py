@@ -228,7 +228,7 @@ async def test_who_makes_mistakes_in_looking_loses_a_look(
             assert made.slowdown_observer.errors == 2
             await made.slow()
             await until(lambda: made.deleting("train"))
-    assert caplog.text.count("progress: looking failed") == 1
+    assert caplog.text.count("progress: the poll failed") == 1
 
 
 async def test_what_series_are_nobodys_is_counted() -> None:

@@ -242,7 +242,7 @@ async def test_a_mistake_leaves_nothing_half_made_and_each_kind_is_told_once(
             assert loop.feed.window is not before
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    told = [one for one in caplog.records if "looking failed" in one.getMessage()]
+    told = [one for one in caplog.records if "the poll failed" in one.getMessage()]
     assert [one.exc_info[0] for one in told if one.exc_info] == [ValueError, TypeError]
 
 

@@ -270,9 +270,9 @@ async def test_a_gpu_of_another_uuid_is_refused(tmp_path: Path) -> None:
 
 
 FORGED_ASKS: dict[str, tuple[dict[str, str], str]] = {
-    "nothing": ({"cpu": "1"}, "the pod asks for no GPU"),
+    "nothing": ({"cpu": "1"}, "the pod requests no GPU"),
     "less": ({"weft.dev/gpu-memory": "1"}, "other amounts of them, than weft.dev/placement"),
-    "another plugin": ({"amd.com/gpu": "1"}, "the pod asks for no GPU"),
+    "another plugin": ({"amd.com/gpu": "1"}, "the pod requests no GPU"),
 }
 
 
@@ -319,7 +319,7 @@ async def test_who_asks_for_nothing_and_was_given_a_gpu_unheard_is_evicted(tmp_p
                     break
                 await asyncio.sleep(0.005)  # it has not failed to hear the API server yet
         world.api.faults.forget()
-        assert "the pod asks for no GPU" in await world.event("GPUShareEvicted")
+        assert "the pod requests no GPU" in await world.event("GPUShareEvicted")
         assert "deletionTimestamp" in world.api.get("pods", "a")["metadata"]
         assert "deletionTimestamp" not in world.api.get("pods", "b")["metadata"]
 

@@ -38,7 +38,7 @@ def process(proc: Path, pid: int, uid: str, *devices: str) -> None:
 
 def test_a_driver_that_answers_and_one_that_does_not(tmp_path: Path) -> None:
     found = machine.driver(lambda: reader(tmp_path, f"gpus: [{A100}, count: 2}}]"))
-    assert (found.level, found.text) == ("good", "driver fake, 2 GPUs (played)")
+    assert (found.level, found.text) == ("good", "driver fake, 2 GPUs (simulated)")
     missing = machine.driver(no_driver)
     assert (missing.level, missing.text) == ("wrong", "no nvidia-ml-py here")
     assert "install NVIDIA's driver" in missing.mend

@@ -213,7 +213,7 @@ class OverbookingGuard:
                 if isinstance(error, ApiError):
                     outcome = EvictionOutcome(retry_after_s=error.retry_after_s)
                 self._evictor.double_booked_counts["failed"] += 1
-                text = "pods that were bound twice over can't be read now: %s"
+                text = "pods of double-booked GPUs cannot be read now: %s"
                 log.warning(text, error, extra=about(node=name))
             if name in self._waived:
                 self._waived.discard(name)

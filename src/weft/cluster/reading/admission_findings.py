@@ -73,8 +73,8 @@ async def admission(client: ApiClient) -> list[DoctorFinding]:
     findings = []
     if missing := [name for name in POLICIES if name not in there]:
         text = (
-            f"no policy {', '.join(missing)}: who may write a pod, or has an agent's token, may "
-            "claim GPUs of others"
+            f"no policy {', '.join(missing)}: anyone who may write pods, or has an agent's token, "
+            "can take the GPUs of other pods"
         )
         mend = "weft admission | kubectl apply -f -; helm: admission.enabled=true"
         findings.append(advice(_CHECK, text, mend))

@@ -46,7 +46,7 @@ def room_findings(cluster: ClusterReading, names: Collection[str]) -> list[Docto
         who = f"{count} pods that wait, {first} among them," if count > 1 else f"{first}"
         if found.like is None:
             verb = "fit" if count > 1 else "fits"
-            text = f"{who} {verb} no kind of node that there is, not even when it is empty"
+            text = f"{who} {verb} no node of the cluster, not even an empty one"
             findings.append(advice("room", text, f"weft explain pod {first}"))
             continue
         text = f"{who} would have room on one more node like {in_words(found.like)}"

@@ -175,8 +175,8 @@ def merged_labels(cluster: ClusterReading) -> DoctorFinding:
     if bare:
         meta = bare[0].metadata
         mend = (
-            "Weft reads annotations and needs none; what selects by label "
-            f"{ASSUMED} needs the admission plugin PodTopologyLabels"
+            f"Weft itself needs no labels; tools that select pods by label {ASSUMED} "
+            "need the admission plugin PodTopologyLabels"
         )
         return advice(check, f"not merged into pods ({meta.namespace}/{meta.name})", mend)
     return good(check, "merged" if marked else "nothing relies on them")

@@ -31,7 +31,7 @@ class StoredValue(abc.ABC):
     writes by outcome."""
 
     subject: ClassVar[str]
-    """Stored values with a verb, for log messages: "lessons are"."""
+    """Stored values with a verb, for log messages: "out-of-memory ends are"."""
     gather_s: ClassVar[float]
     """Seconds from a change to the write, so that several changes are written together."""
 

@@ -78,7 +78,7 @@ class OomHistoryStore(StoredValue):
     """Stores one engine's OOM history and peaks; `unreadable` are the keys that could not be
     read."""
 
-    subject = "lessons are"
+    subject = "out-of-memory ends are"
     gather_s = 0.2  # a job's pods fail together
 
     def __init__(

@@ -125,7 +125,7 @@ class SlowdownObserver:
         except Exception as error:
             self.errors += 1
             if self._logged.is_new(f"{type(error).__name__}: {error}"):
-                log.exception("progress: looking failed; nothing is known of pods' speed")
+                log.exception("progress: the poll failed; the speed of pods is unknown")
 
     def goes(self, slowed: SlowdownReason) -> None:
         """Note that a pod is evicted for another's speed: the two applications are kept apart from

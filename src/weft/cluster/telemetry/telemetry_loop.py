@@ -124,7 +124,7 @@ class TelemetryLoop:
                 self.errors["", "failed"] += 1
                 self._forget(f"{type(error).__name__}: {error}")
                 if self._logged.is_new(f"failed {_kind(error)}"):
-                    log.exception("metrics: looking failed; nothing is known of the GPUs")
+                    log.exception("metrics: the poll failed; policies see no readings")
             due += self.options.interval_s
             late = clock.monotonic() - due
             if late > self.options.interval_s:

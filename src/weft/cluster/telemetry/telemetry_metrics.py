@@ -31,9 +31,9 @@ class TelemetryMetrics:
         yield from self._whom()
         took = list(loop.took_s.values())
         took_s = {"longest": max(took, default=0.0), "sum": sum(took)}
-        queries = "How long the last questions took, longest and sum."
+        queries = "How long the queries of the last poll took, longest and sum."
         yield gauge("weft_telemetry_query_seconds", queries, took_s, "of")
-        refresh = "From answers to the last snapshot."
+        refresh = "Time from the answers to the last snapshot."
         yield gauge("weft_telemetry_refresh_seconds", refresh, loop.digesting_s)
         errors: Counter[str] = Counter()
         for (_, kind), count in loop.errors.items():

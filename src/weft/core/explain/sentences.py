@@ -112,7 +112,7 @@ def preempted_in_words(why: PreemptedFor) -> str:
     """Say for which pod a pod is preempted or moved."""
     text = f"{'moved for' if why.moves_to else 'preempted by'} {why.pod}"
     if why.queue:
-        text += f": queue {why.queue} takes back what is guaranteed to it"
+        text += f": queue {why.queue} reclaims its guarantee"
     else:
         text += f" (priority {why.pod_priority}, its own {why.priority})"
     if why.moves_to:
@@ -217,7 +217,7 @@ def _first(names: Sequence[str]) -> str:
 def gang_in_words(gang: GangDecision) -> str:
     """Say how many pods of the group exist or have places, of how many it needs."""
     if not gang.least:
-        return f"the size is not known yet of group {gang.name} needs; it waits for its object"
+        return f"the size of group {gang.name} is not known yet: its PodGroup does not exist"
     in_vain = ""
     if gang.most is not UNSET:
         in_vain = f"; the cluster has room for {gang.most:,} at most, were it empty"

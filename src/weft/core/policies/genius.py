@@ -44,7 +44,7 @@ class GeniusPolicy(Policy):
     compat_system = "genius"
     own_priority = True
     reads = frozenset({"signals", "cluster"})
-    unsafe = "only with compat exact: pods that hold no memory yet are charged nothing"
+    unsafe = "only with compat exact: a pod that uses no memory yet is charged nothing"
 
     def __init__(self, compat: Compat = "sane") -> None:
         self.exact = is_exact(self.name, compat)

@@ -131,7 +131,7 @@ class KubeKnotsCbp(Policy):
     small latency-critical pod counts as uncorrelated; otherwise the second reading decides."""
 
     name = "kube-knots-cbp"
-    summary = "GPUs in use whose memory is steady, the most free first; memory idle so far is lent"
+    summary = "GPUs in use whose memory is steady, the most free first; lends idle memory"
     source = "Kube-Knots (CLUSTER'19), CBP"
     reads = frozenset({"signals", "occupants"})
     harvests = True

@@ -33,7 +33,7 @@ class Lucid(Policy):
     durations, which are not known here. This is our own implementation of the published rule."""
 
     name = "lucid"
-    summary = "an empty GPU, else a pair whose sharing scores are two at most"
+    summary = "an empty GPU, else a pair of applications whose sharing scores add up to at most two"
     source = "Lucid (ASPLOS'23), its sharing score"
     reads = frozenset({"occupants", "co_residents"})
     inputs: Mapping[str, Any] = {interference_table.INTERFERENCE: InterferenceTable}

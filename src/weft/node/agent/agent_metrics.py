@@ -24,7 +24,7 @@ class DeliveryMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
-        text = "Containers that the container runtime asked about, by what became of them."
+        text = "Containers that the container runtime asked about, by outcome."
         yield counter("weft_agent_containers", text, self._delivery.counts, "outcome")
         text = "Pods that hold a share of a GPU of this node."
         yield gauge("weft_agent_pods_with_share", text, len(self._delivery.held))
@@ -32,7 +32,7 @@ class DeliveryMetrics(Collector):
             "Containers that saw GPUs not assigned to them, because they started without an agent."
         )
         yield counter("weft_agent_strangers", text, self._delivery.strangers)
-        text = "Evictions of pods that ran without their share, by what became of them."
+        text = "Evictions of pods that ran without their share, by outcome."
         yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
         text = (
             "Whether containers that require the agent are kept from starting without it, as "
@@ -65,7 +65,7 @@ class DeviceMetrics(Collector):
         watch = self._watch
         text = "Whether the machine's GPUs could be read, the last time they were asked for."
         yield gauge("weft_agent_gpus_readable", text, bool(watch.version) and not watch.problem)
-        text = "Readings of the machine's GPUs that failed, as without NVIDIA's driver."
+        text = "Readings of the machine's GPUs that failed, for example without NVIDIA's driver."
         yield counter("weft_agent_gpu_reading_failures", text, watch.failures)
 
 

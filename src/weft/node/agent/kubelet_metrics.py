@@ -46,10 +46,12 @@ class KubeletMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
-        text = "Writes of the node's GPU resources, by why."
+        text = "Writes of the node's GPU resources, by reason."
         yield counter("weft_agent_resource_writes", text, self._accounting.counts, "why")
         if self._reconciler is not None:
-            text = "What the kubelet counts and pods were promised that differs, by kind."
+            text = (
+                "Differences between the devices that the kubelet counts and pods' shares, by kind."
+            )
             yield counter("weft_agent_differences", text, self._reconciler.counts, "kind")
         if self._plugin_gpus is not None:
             text = "Pods whose devices from NVIDIA's plugin are not reported, by reason."

@@ -35,7 +35,7 @@ _LABELS = (
     "pod",
     "container",
 )
-_TEXT = "{} of a GPU, and where a pod is named, of what its container uses of it."
+_TEXT = "{} of a GPU; with pod labels, of that container's use of it."
 
 
 class UsageMetrics:
@@ -64,7 +64,7 @@ class UsageMetrics:
         yield gauge("weft_agent_over_share_mib", text, over, "gpu", "namespace", "pod")
         text = "Times that a pod began to hold more of a GPU than its share."
         yield counter("weft_agent_over_share_reports", text, guard.reports)
-        text = "Pods evicted for exceeding their share, where that is configured."
+        text = "Pods evicted for exceeding their share, if configured."
         yield counter("weft_agent_over_share_evictions", text, dict(guard.evictions), "outcome")
 
     def _gpus(self, node_use: NodeUse) -> Iterator[Metric]:

@@ -46,7 +46,7 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     faults = [f"GPU {d.gpu.index}: {d.fault}" for d in devices if d.fault]
     if not cards:
         return wrong(check, f"driver {version} sees no GPU", "see lspci, and dmesg of the driver")
-    text = f"driver {version}, {len(cards)} GPUs" + (" (played)" if reader.fake else "")
+    text = f"driver {version}, {len(cards)} GPUs" + (" (simulated)" if reader.fake else "")
     if faults:
         return wrong(check, f"{text}; {'; '.join(faults)}", "reset the GPU, or replace it")
     return good(check, text)

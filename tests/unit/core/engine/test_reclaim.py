@@ -36,9 +36,7 @@ def test_borrowers_end_for_a_queue_below_its_guarantee_whatever_their_priority()
     assert evicted.placement.uid in {"b2", "b3"}
     why = evicted.record.preempted
     assert why
-    assert preempted_in_words(why) == (
-        "preempted by default/a0: queue a takes back what is guaranteed to it"
-    )
+    assert preempted_in_words(why) == ("preempted by default/a0: queue a reclaims its guarantee")
     assert places(engine.handle(PodGone(evicted.placement.uid), 2 * SECOND)) == {"a0": "n"}
     assert audit(engine.ledger) == []
 
