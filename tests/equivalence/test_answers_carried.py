@@ -4,6 +4,7 @@ Engines of every policy hear of random nodes, GPUs, pods and closed nodes; what 
 shape is compared with a fresh assessor on the same ledger, with the same policies and prices.
 """
 
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from long_form import few_or_many
 from msgspec.structs import replace
 
+from weft.core.constraints import PodAnswer
 from weft.core.engine import Engine, NodesChanged, NodesClosed, PodAdded, PodGone, PodSeenBound
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.framework import Plugin, Profile
@@ -130,10 +132,12 @@ def test_only_nodes_that_came_are_asked_about(monkeypatch: pytest.MonkeyPatch) -
     engine.handle(PodAdded(pod("p", memory_mib=9_000)), 0)
     mend = Assessor._mend
 
-    def noted(self: Assessor, known: Assessment, profile: Profile) -> None:
+    def noted(
+        self: Assessor, known: Assessment, profile: Profile, beside: Sequence[PodAnswer]
+    ) -> None:
         rows = self._stale(known) if known.version >= 0 else None
         asked.append(engine.ledger.table.count if rows is None else len(rows))
-        mend(self, known, profile)
+        mend(self, known, profile, beside)
 
     monkeypatch.setattr(Assessor, "_mend", noted)
     few = node("new", gpus=1, memory_mib=500)

@@ -89,12 +89,12 @@ class World:
         kept = self.kept.assess(self.profile, shape)
         fresh = Assessor(self.live).assess(self.profile, shape)
         assert kept.codes.tolist() == fresh.codes.tolist(), shape
-        assert kept.counts.tolist() == fresh.counts.tolist(), shape
+        assert kept.counts == fresh.counts, shape
         assert kept.total.tolist() == fresh.total.tolist(), shape
         fits = [self.live.table.nodes[row].name for row in np.flatnonzero(kept.codes == 0)]
         assert sorted(fits) == fitting_nodes(self.slow, shape), shape
         assert (kept.total != NEVER).tolist() == (kept.codes == 0).tolist()
-        assert int(kept.counts.sum()) == len(self.nodes)
+        assert sum(kept.counts) == len(self.nodes)
 
     def place(self, shape: Shape, accepts: Shape | None = None) -> None:
         """Put a pod on a random node that fits; the ledgers must both take it.

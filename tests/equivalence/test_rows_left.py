@@ -89,14 +89,14 @@ def test_rows_left_are_those_of_all_nodes_one_by_one(world: Drawn) -> None:
     columns = {key: LabelColumn(values) for key, values in world.labels.items()}
     answers = [answer(columns, *each) for each in world.answers]
     codes = np.array(world.codes, dtype=np.int8)
-    counts = np.bincount(codes, minlength=len(Code))
+    counts = np.bincount(codes, minlength=len(Code)).tolist()
     left, expected = RowsLeft(codes, counts, answers), slowly(world, columns)
     if left.rows is None:
         assert left.codes.tolist() == expected
     else:
         free = left.rows.tolist()
         assert free == [row for row, code in enumerate(expected) if code == 0]
-    assert left.counts.tolist() == np.bincount(expected, minlength=len(Code)).tolist()
+    assert left.counts == np.bincount(expected, minlength=len(Code)).tolist()
     assert codes.tolist() == world.codes
     found = refusals(answers, len(codes))
     refusing = codes if found is None else codes + found * (codes == 0)

@@ -5,7 +5,7 @@ In: nodes' labels, taints and images, the labels of pods that have a node and wh
 volumes that are free. Out: any API, any policy, who decides.
 """
 
-from weft.core.constraints.answer import PodAnswer, RowsLeft, refusals
+from weft.core.constraints.answer import DomainsLeft, PodAnswer, RowsLeft, refusals
 from weft.core.constraints.answers import answers
 from weft.core.constraints.existing_pods import ExistingPods, PodsMoved, waits_for
 from weft.core.constraints.images import ImagesOnNodes
@@ -19,6 +19,7 @@ from weft.core.constraints.preferences import (
 from weft.core.constraints.volumes import ServingVolumes
 
 __all__ = [
+    "DomainsLeft",
     "ExistingPods",
     "ImagesOnNodes",
     "PodAnswer",

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.ledger.node_labels import LabelColumn
+from weft.core.ledger.node_labels import WITHOUT, LabelColumn
 from weft.core.ledger.table import Bools, Ints
 from weft.model import Code
 
@@ -14,7 +15,7 @@ Words = Callable[[int], str]
 Codes = npt.NDArray[np.int8]
 
 
-class PodAnswer(NamedTuple):
+class PodAnswer(msgspec.Struct, frozen=True, gc=False):
     """One rule's answer: the nodes that it refuses, with this code, and a function that says why in
     words. `where` is by node, [N], and may change as pods come and go; if `domains` is set, it is a
     set of domains (`LabelColumn.rows_in`). `rows` are the refused nodes, where they are few and
@@ -38,6 +39,14 @@ class PodAnswer(NamedTuple):
         """Return True for each node that it refuses, [N]."""
         domains, asked = self.domains, self.asked()
         return asked if domains is None else asked.take(domains.of_node)
+
+    def refuses_row(self, row: int) -> bool:
+        """Return True if it refuses the node of this row."""
+        where, domains = self.where, self.domains
+        if isinstance(where, int):
+            assert domains is not None
+            return bool(where >> 8 * domains.of_node.item(row) & 1)
+        return where.item(row)
 
     def asked(self) -> Bools:
         """Return a mask of the domains or nodes that it refuses."""
@@ -77,19 +86,35 @@ def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
     return found
 
 
+class DomainsLeft(NamedTuple):
+    """The domains of one topology key that a pod's rules leave (`as_bits`), and how many nodes they
+    have together."""
+
+    domains: LabelColumn
+    which: int
+    nodes: int
+
+    def all_with(self, rows: Ints) -> bool:
+        """Return True if each of these domains surely has one of the rows that are left in them: so
+        few are not that no domain can have lost all."""
+        return not self.which & WITHOUT and self.nodes - len(rows) < self.domains.fewest_nodes
+
+
 class RowsLeft:
     """Finds which nodes with code 0 a pod's answers leave. Does what `refusals` does, but skips
     nodes of refused domains.
 
     `rows` are the remaining nodes, in order, and `codes` their codes; where no answer is by domain,
     `rows` is None and `codes` covers all nodes. `counts[c]` is the number of nodes with code c.
+    `domains` are those in which the `rows` are, by the first key that an answer is by.
     """
 
-    __slots__ = ("codes", "counts", "rows")
+    __slots__ = ("codes", "counts", "domains", "rows")
 
-    def __init__(self, codes: Codes, counts: Ints, answers: Sequence[PodAnswer]) -> None:
-        self.codes, self.counts = codes, counts.copy()
+    def __init__(self, codes: Codes, counts: Sequence[int], answers: Sequence[PodAnswer]) -> None:
+        self.codes, self.counts = codes, [*counts]
         self.rows: Ints | None = None
+        self.domains: DomainsLeft | None = None
         for alike in _by_key(answers):
             domains = alike[0].domains
             if self.rows is not None:
@@ -112,7 +137,8 @@ class RowsLeft:
             if here := answer.where & left:
                 left ^= here
                 refused.append((answer.code, here))
-        rows, fitting = domains.rows_in(left), self.counts.item(0)
+        rows, fitting = domains.rows_in(left), self.counts[0]
+        self.domains = DomainsLeft(domains, left, len(rows))
         all_fit = fitting == len(self.codes)
         if not all_fit and (out := np.count_nonzero(there := self.codes.take(rows))):
             rows = rows[there == 0] if out < len(rows) else rows[:0]
@@ -133,9 +159,8 @@ class RowsLeft:
         for answer in alike:
             domains, asked = answer.domains, answer.asked()
             out = asked.take(rows if domains is None else domains.of_node.take(rows))
-            if count := int(np.count_nonzero(out)):
-                rows = rows[~out]
-                self._count(answer.code, count)
+            before, rows = len(rows), rows[~out]
+            self._count(answer.code, before - len(rows))
         return rows
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:

@@ -89,18 +89,19 @@ class AskedRules:
     ) -> list[PodAnswer]:
         """Return the answers now, including other pods' anti-affinity terms (`off`)."""
         found = self._affinity(table) if self._near else []
-        away = self._away
+        for each in self._away:
+            found.append(each if isinstance(each, PodAnswer) else each.now())
         if off:
             if off != self._off or not self._existing.ask_again(self._off_counts):
                 self._keep_off(table, off)
             strangers = self._existing.strangers
-            away = away + [
-                answer for own, answer in self._kept_off if own is None or own in strangers
-            ]
-        found += [each if isinstance(each, PodAnswer) else each.now() for each in away]
+            for own, each in self._kept_off:
+                if own is None or own in strangers:
+                    found.append(each if isinstance(each, PodAnswer) else each.now())
         if self._spread:
             parts = nodes_within(table, constraints, self._rules.spread)
-            found += [each.now(table, part) for each, part in zip(self._spread, parts, strict=True)]
+            for spread, part in zip(self._spread, parts, strict=True):
+                found.append(spread.now(table, part))
             if self._existing.kept:  # as kube-scheduler does, also without who has a place kept
                 found += [
                     CountedSpread(rule, table, pods_of(self._existing, rule, with_kept=False)).now(
@@ -130,7 +131,15 @@ class AskedRules:
             is_first = _nowhere(
                 [kept.by_domain(table, term.topology_key) for term in rules.affinity]
             )
-        return [each.now(is_first=is_first) for each in near]
+        return [
+            PodAnswer(
+                Code.POD_AFFINITY,
+                WITHOUT if is_first else each.sums.none_in,
+                each.words,
+                each.sums.domains,
+            )
+            for each in near
+        ]
 
 
 def _laid_out(
@@ -168,13 +177,6 @@ class _NearByDomain(NamedTuple):
 
     sums: SumsByDomain
     words: Words
-
-    def now(self, *, is_first: bool) -> PodAnswer:
-        """The answer as pods are now; the first of pods that are near to each other may be in any
-        domain."""
-        sums = self.sums
-        where = WITHOUT if is_first else sums.none_in
-        return PodAnswer(Code.POD_AFFINITY, where, self.words, sums.domains)
 
 
 class _AwayByDomain(NamedTuple):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 KEPT, WATCHED = 1_024, 8_192
 """Selectors whose counts are kept; the one that was asked about least recently goes first. So many
 more are watched without a count: somebody may wait for what they select."""
-KEPT_LABELS, KEPT_SHAPES = 1_024, 1_024
+KEPT_LABELS, KEPT_SHAPES = 1_024, 16
 """Pods' different labels of which is known which selectors select them; shapes with rules of others
 filled in."""
 
@@ -123,41 +123,60 @@ class _Selected(NamedTuple):
         return all(each.matches(namespace, labels) for each in self.more)
 
 
-_Alike = tuple[str, frozenset[tuple[str, str]]]
-"""Pods of one namespace with the same labels."""
+_AlikeKey = tuple[str, frozenset[tuple[str, str]]]
+_Counts = list[tuple["CountKey", CountByNode | None]]
+_Owned = list[tuple[PodTerm, bool]]
+
+
+class _Alike:
+    """Keeps what is known about pods of one namespace with the same labels: what each index
+    `found`, None for one that was not asked yet; and what follows from it, beside its source."""
+
+    __slots__ = ("counts", "filled", "found", "owned")
+
+    def __init__(self, indexes: int) -> None:
+        self.found: list[Any] = [None] * indexes
+        self.counts: tuple[object, _Counts] = None, []
+        self.owned: tuple[object, _Owned] = None, []
+        self.filled: tuple[object, dict[Shape, Shape]] = None, {}
 
 
 class _FoundByLabels:
     """Keeps what some indexes found for pods alike, by the index's number: a decision asks all of
-    them about the same labels."""
+    them about the same labels, one after another."""
 
     def __init__(self, indexes: int) -> None:
-        self._nothing = [None] * indexes
-        self._found: dict[_Alike, list[Any]] = {}
-        self._with: dict[tuple[str, str], list[_Alike]] = {}  # those that have this label
+        self._indexes = indexes
+        self._found: dict[_AlikeKey, _Alike] = {}
+        self._with: dict[tuple[str, str], list[_AlikeKey]] = {}  # those that have this label
+        self._last: tuple[str, Mapping[str, str], _Alike] | None = None
 
-    def of(self, namespace: str, labels: Mapping[str, str]) -> list[Any]:
-        """Return what was found for such pods, to be filled in; None by indexes not asked yet."""
+    def of(self, namespace: str, labels: Mapping[str, str]) -> _Alike:
+        """Return what is known about such pods, to be filled in."""
+        last = self._last
+        if last is not None and last[1] is labels and last[0] == namespace:
+            return last[2]
         key = namespace, frozenset(labels.items())
         found = self._found.get(key)
         if found is None:
             if len(self._found) >= KEPT_LABELS:
                 self._found.clear()
                 self._with.clear()
-            found = self._found[key] = [*self._nothing]
+            found = self._found[key] = _Alike(self._indexes)
             for pair in key[1]:
                 self._with.setdefault(pair, []).append(key)
+        self._last = namespace, labels, found
         return found
 
     def forget(self, index: int, pairs: Sequence[tuple[str, str]]) -> None:
         """Forget what this index found for pods with one of these labels; for all, if none is
         named."""
         if not pairs:
-            for found in self._found.values():
-                found[index] = None
+            for alike in self._found.values():
+                alike.found[index] = None
         for pair in pairs:
-            for alike in self._with.get(pair, ()):
-                self._found[alike][index] = None
+            for key in self._with.get(pair, ()):
+                self._found[key].found[index] = None
 
 
 class _Index(Generic[T]):
@@ -202,11 +221,15 @@ class _Index(Generic[T]):
     def selecting(self, namespace: str, labels: Mapping[str, str]) -> tuple[T, ...]:
         """Return those whose selectors select a pod of this namespace with these labels, in the
         order in which they came."""
-        of_labels = self._found.of(namespace, labels)
+        of_labels = self._found.of(namespace, labels).found
         found: tuple[T, ...] | None = of_labels[self._number]
         if found is None:
             found = of_labels[self._number] = self._select(namespace, labels)
         return found
+
+    def forget_found(self, selectors: Sequence[PodSelector]) -> None:
+        """Forget what was found for pods that these selectors may select."""
+        self._found.forget(self._number, _pairs_of(selectors[0]))
 
     def _select(self, namespace: str, labels: Mapping[str, str]) -> tuple[T, ...]:
         buckets = [self._others] if self._others else []
@@ -248,30 +271,30 @@ class _PodsByLabel:
     all."""
 
     def __init__(self) -> None:
-        self._uids: dict[str, dict[str, dict[str, None]]] = {}
+        self._uids: dict[tuple[str, str], dict[str, None]] = {}
+        self._values: dict[str, dict[str, None]] = {}  # of each key
 
     def add(self, uid: str, labels: Mapping[str, str]) -> None:
         """Add a pod under each of its labels."""
-        for key, value in labels.items():
-            by_value = self._uids.get(key)
-            if by_value is None:
-                by_value = self._uids[key] = {}
-            here = by_value.get(value)
+        for pair in labels.items():
+            here = self._uids.get(pair)
             if here is None:
-                by_value[value] = {uid: None}
+                self._uids[pair] = {uid: None}
+                self._values.setdefault(pair[0], {})[pair[1]] = None
             else:
                 here[uid] = None
 
     def remove(self, uid: str, labels: Mapping[str, str]) -> None:
         """Remove the pod."""
-        for key, value in labels.items():
-            by_value = self._uids[key]
-            here = by_value[value]
+        for pair in labels.items():
+            here = self._uids[pair]
             del here[uid]
             if not here:
-                del by_value[value]
-                if not by_value:
-                    del self._uids[key]
+                del self._uids[pair]
+                values = self._values[pair[0]]
+                del values[pair[1]]
+                if not values:
+                    del self._values[pair[0]]
 
     def near(self, selector: PodSelector, most: int) -> list[str] | None:
         """Return the pods that it may select; None if there are `most` or more."""
@@ -279,9 +302,9 @@ class _PodsByLabel:
         for rule in selector.labels or ():
             if rule.operator not in ("In", "Exists"):
                 continue
-            by_value = self._uids.get(rule.key, {})
-            values = dict.fromkeys(rule.values) if rule.operator == "In" else by_value
-            buckets = [by_value[value] for value in values if value in by_value]
+            there = self._values.get(rule.key, {})
+            values = dict.fromkeys(rule.values) if rule.operator == "In" else there
+            buckets = [self._uids[rule.key, value] for value in values if value in there]
             if (count := sum(map(len, buckets))) < most:
                 found, most = [uid for bucket in buckets for uid in bucket], count
         return found
@@ -316,7 +339,7 @@ class ExistingPods:
         self._counts: dict[CountKey, CountByNode] = {}
         self._asked = 0
         self._watched: OrderedDict[CountKey, None] = OrderedDict()
-        found = _FoundByLabels(3)
+        self._alike = found = _FoundByLabels(3)
         self._counted: _Index[CountKey] = _Index(found, 0)  # these, and the watched ones
         self.owners: dict[PodTerm, CountByNode] = {}
         self.strangers: Counter[PodTerm] = Counter()
@@ -327,7 +350,6 @@ class ExistingPods:
         self.volumes = ServingVolumes()
         self.has_moved = False
         self.kept = 0
-        self._filled: dict[tuple[Shape, tuple[PodTerm, ...]], Shape] = {}
         self.asked_rules: dict[InterPodRules, AskedRules] = {}  # kept by `answers`
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
@@ -349,8 +371,9 @@ class ExistingPods:
         volumes = self.volumes
         if before == (node, marks) and volumes.mounts.get(uid, (node, UNSET)) == (node, mounted):
             return
-        self._take_off(uid)
-        if before is None and self._undo is not None:
+        if before is not None:
+            self._take_off(uid)
+        elif self._undo is not None:
             self._undo.append((uid, None, UNSET))
         self._pods[uid] = node, marks
         self._by_namespace.setdefault(marks.namespace, {})[uid] = None
@@ -374,23 +397,23 @@ class ExistingPods:
         """Return the pod's shape with what other pods add: their anti-affinity terms that select
         it, and the volumes chosen for claims that it shares."""
         storage = shape.constraints.storage
-        if self.owners and (off := self.keeping_off(pod.namespace, pod.labels or {})):
-            shape = self._kept_off(shape, off)
+        labels = pod.labels or {}
+        if self.owners and (off := self.keeping_off(pod.namespace, labels)):
+            shape = self._kept_off(shape, off, self._alike.of(pod.namespace, labels))
         if storage:
             assumed = self.volumes.as_assumed(storage, pod.namespace, pod.claims)
             if assumed is not storage:
                 shape = replace(shape, constraints=replace(shape.constraints, storage=assumed))
         return shape
 
-    def _kept_off(self, shape: Shape, off: tuple[PodTerm, ...]) -> Shape:
-        key = shape, off
-        filled = self._filled.get(key)
+    def _kept_off(self, shape: Shape, off: tuple[PodTerm, ...], alike: _Alike) -> Shape:
+        if alike.filled[0] is not off or len(alike.filled[1]) >= KEPT_SHAPES:
+            alike.filled = off, {}
+        filled = alike.filled[1].get(shape)
         if filled is None:
             rules = replace(shape.constraints.pods or InterPodRules(), kept_off_by=off)
             filled = replace(shape, constraints=replace(shape.constraints, pods=rules))
-            if len(self._filled) >= KEPT_SHAPES:
-                self._filled.clear()
-            self._filled[key] = filled
+            alike.filled[1][shape] = filled
         return filled
 
     def choose(self, pod: PodRequest, shape: Shape, node: Node) -> tuple[ChosenVolume, ...]:
@@ -482,6 +505,7 @@ class ExistingPods:
                 by_node[node] = by_node.get(node, 0) + 1
         if key in self._watched:
             del self._watched[key]
+            self._counted.forget_found(key.selectors)
         else:
             self._counted.add(key, key.selectors)
         if len(self._counts) > KEPT:
@@ -568,21 +592,43 @@ class ExistingPods:
         moved = self._rose if by > 0 else self._fell
         if self._counts:
             by_all = not marks.terminating and not marks.kept
-            for key in self._counted.selecting(marks.namespace, marks.labels):
+            for key, count in self._counts_of(marks):
                 if by_all or key.takes(marks):
-                    if (count := self._counts.get(key)) is not None:
+                    if count is not None:
                         count.add(node, by)
                     moved.add(key)
-        for term in dict.fromkeys(marks.anti_affinity):
+        for term, is_stranger in self._owned_by(marks) if marks.anti_affinity else ():
             _count_owner(self.owners, self._away, (term, term.pods), node, by)
             moved.add(term)
-            if not _by_sets(term.pods).matches(marks.namespace, marks.labels):
+            if is_stranger:
                 self.strangers[term] += by
                 if not self.strangers[term]:
                     del self.strangers[term]
         self.has_moved = self.has_moved or bool(moved)
         for wish in marks.draws or ():
             _count_owner(self.drawers, self._drawn, (wish, wish.term.pods), node, by)
+
+    def _counts_of(self, marks: PodMarks) -> _Counts:
+        """Return the keys that select the pod, with their counts; None for those only watched."""
+        keys = self._counted.selecting(marks.namespace, marks.labels)
+        alike = self._alike.of(marks.namespace, marks.labels)
+        if alike.counts[0] is not keys:
+            alike.counts = keys, [(key, self._counts.get(key)) for key in keys]
+        return alike.counts[1]
+
+    def _owned_by(self, marks: PodMarks) -> _Owned:
+        """Return the pod's required anti-affinity terms, each with True if the term does not select
+        the pod itself."""
+        alike, terms = self._alike.of(marks.namespace, marks.labels), marks.anti_affinity
+        if alike.owned[0] != terms:
+            alike.owned = (
+                terms,
+                [
+                    (term, not _by_sets(term.pods).matches(marks.namespace, marks.labels))
+                    for term in dict.fromkeys(terms)
+                ],
+            )
+        return alike.owned[1]
 
 
 def _count_owner(

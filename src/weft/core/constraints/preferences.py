@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from weft.core.constraints.answer import DomainsLeft
 from weft.core.constraints.answers import nodes_within, pods_of
 from weft.core.constraints.existing_pods import CountKey, ExistingPods
 from weft.core.constraints.images import ImagesOnNodes
@@ -107,9 +108,12 @@ class PodWishes:
         if table.has_taints and table.taints.are_disliked:
             self.rules += 1
 
-    def parts(self, rows: Ints, at: Ints | None = None) -> list[PreferencePart]:
-        """Return the points of each part for these rows, which are all that fit; or for some of
-        them, at these positions. A part that does not tell these apart may be left out."""
+    def parts(
+        self, rows: Ints, at: Ints | None = None, left: DomainsLeft | None = None
+    ) -> list[PreferencePart]:
+        """Return the points of each part for these rows, which are all that fit, in the domains
+        `left`; or for some of them, at these positions. A part that does not tell these apart may
+        be left out."""
         table, asked = self._table, self._asked
         found: list[PreferencePart] = []
 
@@ -124,7 +128,7 @@ class PodWishes:
             add("node-affinity", _of_most(weights))
         if asked.spread:
             add("spread", self._by_spread(rows))
-        if (asked.pods or self._drawing) and (by_pods := self._by_pods(rows, at)) is not None:
+        if (asked.pods or self._drawing) and (by_pods := self._by_pods(rows, at, left)):
             found.append(by_pods)
         if asked.images and self._images.have_any(asked.images):
             add("images", self._images.points(table, asked.images, asked.containers, rows))
@@ -138,7 +142,9 @@ class PodWishes:
         counts = disliked.astype(np.int64).take(taints.of_node.take(rows))
         return _MOST - _of_most(counts)
 
-    def _by_pods(self, rows: Ints, at: Ints | None) -> PreferencePart | None:
+    def _by_pods(
+        self, rows: Ints, at: Ints | None, left: DomainsLeft | None
+    ) -> PreferencePart | None:
         """Sums of the weights of terms: of the pod's for each pod that they select, and of other
         pods' that select this one. For those of the rows that are `at` these positions; None if
         all rows are equal."""
@@ -152,21 +158,25 @@ class PodWishes:
         labels = self._table.labels
         if len(by_key) == 1:  # by domain: there are fewer of them
             (key, sums), *_ = by_key.items()
-            which = labels.domains(key).of_node.take(rows)
-            every = sums[np.bincount(which).nonzero()[0]]
-            which = which if at is None else which.take(at)
+            domains = labels.domains(key)
+            if left is not None and left.domains is domains and left.all_with(rows):
+                every = sums[domains.mask_of(left.which)]
+            else:
+                every = sums[np.bincount(domains.of_node.take(rows)).nonzero()[0]]
+            which = rows if at is None else rows.take(at)
         else:
             columns = [
                 sums.take(labels.domains(key).of_node.take(rows)) for key, sums in by_key.items()
             ]
             sums = every = np.sum(columns, axis=0)
-            which = np.arange(len(rows)) if at is None else at
+            domains, which = None, np.arange(len(rows)) if at is None else at
         least, most = int(every[every.argmin()]), int(every[every.argmax()])
         if least == most:
             return None
         # By floats, as kube-scheduler does: they are cut off, not rounded.
         points = (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
         points *= WEIGHTS["pod-affinity"]
+        which = which if domains is None else domains.of_node.take(which)
         return PreferencePart("pod-affinity", points.take(which))
 
     def _by_spread(self, rows: Ints) -> Ints:

@@ -14,7 +14,14 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong, RowsLeft, refusals
+from weft.core.constraints import (
+    DomainsLeft,
+    PodAnswer,
+    PodWishes,
+    PreferredAmong,
+    RowsLeft,
+    refusals,
+)
 from weft.core.engine.parked import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
@@ -51,6 +58,8 @@ LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
 """Where who else waits is asked: each pod in the queue, and a matching of pods and GPUs."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """Shapes whose answers are kept, and nodes in them together: some 60 MiB."""
+MOST_LATE = 64
+"""Changed nodes whose scores may wait until a pod asks that may run there."""
 ASKED_LATELY = 3
 """Price lists within which a shape was asked about that is scored by the next one beforehand."""
 TURN_LOOKS = 15_000
@@ -60,6 +69,7 @@ TURN_NS = 100_000_000
 thousand pods in one breath are queued, and take turns with whoever comes after them."""
 
 _UNCONSTRAINED = Constraints()
+_NO_ROWS: frozenset[int] = frozenset()
 _NEVER = np.int64(NEVER)
 """As NumPy has it: choosing by mask converts a Python integer each time."""
 
@@ -75,9 +85,10 @@ class Assessment:
     scored and by which a pod was last assessed. `connected` is the quality of the best connected
     set of GPUs that is free on each node, `connectable` that of the empty node: None if it does not
     matter. `kinds` are the layout's kinds of GPU. `beside` are the answers of the pod's rules about
-    other pods, valid for one moment (`among`). `rows`, if set, are all nodes that fit, in order,
-    with `scores`. `wishes` are the pod's preferences now (`preferring`), None without any;
-    `preferred` is why they chose a node, where they decided.
+    other pods, valid for one moment (`among`). `late` are nodes whose scores are out of date, as no
+    pod that asked since could run there (`Assessor.assess`). `rows`, if set, are all nodes that
+    fit, in order, with `scores`. `wishes` are the pod's preferences now (`preferring`), None
+    without any; `preferred` is why they chose a node, where they decided.
     """
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
@@ -87,9 +98,11 @@ class Assessment:
         self.wishes: PodWishes | None = None
         self.preferred: PreferredAmong | None = None
         self.rows: Ints | None = None
+        self.left: DomainsLeft | None = None
         self.scores: Ints
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
+        self.late = _NO_ROWS
         rows = ledger.table.count
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
@@ -97,8 +110,7 @@ class Assessment:
         self.declared: Codes = feasibility.declared_codes(ledger.table, self.demand)
         self.any_declared = bool(self.declared.any())
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
-        self.counts: Ints = np.zeros(CODES, dtype=np.int64)
-        self.counts[0] = rows
+        self.counts = [rows, *[0] * (CODES - 1)]
         self.inexact: Bools | None = None
         self.places: tuple[Ints, assignment.Assignment] | None = None
         self.connectable = None
@@ -139,6 +151,8 @@ class Assessment:
             return False
         self.demand, self.generation, self.kinds = demand, ledger.generation, table.told_apart
         self.places = None
+        if self.late:
+            self.late = frozenset(np.isin(then, [*self.late]).nonzero()[0].tolist())
         self._take_rows(np.maximum(then, 0))
         self.declared[came] = declared
         self.any_declared = bool(self.declared.any())
@@ -149,7 +163,7 @@ class Assessment:
     def _take_rows(self, rows: Ints) -> None:
         alone = self.raw and self.total is self.raw[0]
         self.codes, self.declared = self.codes.take(rows), self.declared.take(rows)
-        self.counts = np.bincount(self.codes, minlength=CODES)
+        self.counts = np.bincount(self.codes, minlength=CODES).tolist()
         self.raw = [scores.take(rows) for scores in self.raw]
         self.total = self.raw[0] if alone else self.total.take(rows)
         for name in ("position", "connectable", "connected"):
@@ -199,7 +213,7 @@ class NarrowedAssessment(Assessment):
         self.__dict__.update(known.filled().__dict__)
         self.shape, self.beside, self._known = shape, beside, known
         left = RowsLeft(known.codes, known.counts, beside)
-        self.counts, self.rows = left.counts, left.rows
+        self.counts, self.rows, self.left = left.counts, left.rows, left.domains
         if left.rows is not None:
             weighed = len(self.raw) > 1
             self.scores = _weighed(known, left.rows) if weighed else known.total.take(left.rows)
@@ -235,7 +249,7 @@ class NarrowedAssessment(Assessment):
         """Return the same answers, to be narrowed."""
         self.filled()
         twin = super().copied()
-        twin.rows = None
+        twin.rows = twin.left = None
         return twin
 
     def preferring(self, wishes: PodWishes) -> Assessment:
@@ -294,13 +308,17 @@ class Assessor:
                 known.asked = stale.asked
                 self._bring_up(known)
 
-    def assess(self, profile: Profile, shape: Shape) -> Assessment:
-        """Return the answers for `shape` as of the ledger's current version."""
+    def assess(
+        self, profile: Profile, shape: Shape, beside: Sequence[PodAnswer] = ()
+    ) -> Assessment:
+        """Return the answers for `shape` as of the ledger's current version. Where the answers
+        `beside` refuse a node, its score may be out of date: the caller must leave it out
+        (`Assessment.among`)."""
         self.looked += LOOKS_AT_LEAST
         known = self._of_this_layout(profile, shape)
         self._known.move_to_end((profile.name, known.shape))
         known.profile, known.asked = profile, self._prices
-        self._bring_up(known)
+        self._bring_up(known, beside)
         if len(known.raw) > 1:
             _weigh(known)
         return known
@@ -342,13 +360,13 @@ class Assessor:
         within = KEPT_ROWS // max(1, self._ledger.table.count)
         return max(self._keep, min(KEPT_AT_MOST, within))
 
-    def _bring_up(self, known: Assessment) -> None:
+    def _bring_up(self, known: Assessment, beside: Sequence[PodAnswer] = ()) -> None:
         """Bring the answers up to date with the ledger, the signals and the prices."""
         profile, version = known.profile, self._ledger.version
         known.observed = self.observed if profile.observes else NOTHING_OBSERVED
-        if known.version != version or self._is_dear(known):
+        if known.version != version or known.late or self._is_dear(known):
             try:
-                self._mend(known, profile)
+                self._mend(known, profile, beside)
             except Exception:  # half of it may be written
                 self._known.pop((profile.name, known.shape), None)
                 raise
@@ -372,7 +390,7 @@ class Assessor:
         rows = stale.nonzero()[0]
         return None if len(rows) * 4 > table.count else rows
 
-    def _mend(self, known: Assessment, profile: Profile) -> None:
+    def _mend(self, known: Assessment, profile: Profile, beside: Sequence[PodAnswer]) -> None:
         table = self._ledger.table
         rows: Ints | None = None
         if known.version >= 0:
@@ -380,20 +398,24 @@ class Assessor:
                 known.declared = feasibility.declared_codes(table, known.demand)
                 known.any_declared = bool(known.declared.any())
             rows = self._stale(known)
-            if rows is not None and len(rows) == 0:
+            if rows is not None and len(rows) == 0 and not known.late:
                 return
-        query = known.query(table, rows)
+        if rows is None:
+            known.late = _NO_ROWS
+        elif beside or known.late:
+            behind = known.late.union(rows.tolist())
+            if _may_wait(known, behind, beside):
+                known.late = behind
+                if len(rows):
+                    self.looked += len(rows)
+                    _store_codes(known, rows, _codes(known, table, rows)[1])
+                return
+            if known.late:
+                self.looked -= len(behind) - len(rows)  # they counted when they changed
+                rows = np.array(sorted(behind), dtype=np.int64)
+                known.late = _NO_ROWS
+        query, codes = _codes(known, table, rows)
         self.looked += query.n if query.demand.mode != "many" else _looks_of_search(query)
-        codes = feasibility.codes(query)
-        if known.any_declared:
-            declared = known.declared if rows is None else known.declared.take(rows)
-            codes = np.where(declared == 0, codes, declared)
-        if profile.node_filters or profile.device_filters:
-            codes = _filter(query, codes, profile)
-        if known.connected is not None and known.connectable is not None:
-            free = connection.best_free(query, profile)
-            known.connected[slice(None) if rows is None else rows] = free
-            codes = connection.required_codes(query, codes, free, known.connectable)
         fits = codes == 0
         if known.demand.mode == "many":
             if self._with_places is not None:
@@ -408,6 +430,38 @@ class Assessor:
         else:
             scores, position = ask.node_scores(profile.score_policies, query), None
         _store(known, rows, codes, fits, scores, position)
+
+
+def _may_wait(known: Assessment, behind: frozenset[int], beside: Sequence[PodAnswer]) -> bool:
+    """Return True if no score of these nodes is needed now: few are `behind`, and the answers
+    `beside` refuse them all."""
+    if not beside or len(behind) > MOST_LATE:
+        return False
+    if known.demand.mode == "many" or not known.profile.answers_by_node:
+        return False
+    for row in behind:
+        for answer in beside:
+            if answer.refuses_row(row):
+                break
+        else:
+            return False
+    return True
+
+
+def _codes(known: Assessment, table: LedgerTable, rows: Ints | None) -> tuple[Query, Codes]:
+    """Return the query about these rows, narrowed by device filters, and which of them fit."""
+    profile, query = known.profile, known.query(table, rows)
+    codes = feasibility.codes(query)
+    if known.any_declared:
+        declared = known.declared if rows is None else known.declared.take(rows)
+        codes = np.where(declared == 0, codes, declared)
+    if profile.node_filters or profile.device_filters:
+        codes = _filter(query, codes, profile)
+    if known.connected is not None and known.connectable is not None:
+        free = connection.best_free(query, profile)
+        known.connected[slice(None) if rows is None else rows] = free
+        codes = connection.required_codes(query, codes, free, known.connectable)
+    return query, codes
 
 
 def _rules(shape: Shape) -> int:
@@ -477,21 +531,29 @@ def _store(
     scores: list[Ints],
     position: Ints | None,
 ) -> None:
-    """Write the updated answers into the columns and adjust the histogram."""
+    """Write the updated answers into the columns."""
     at = slice(None) if rows is None else rows
-    if rows is None:
-        known.counts = np.bincount(codes, minlength=CODES)
-    else:
-        before = known.codes.take(rows)
-        known.counts += np.bincount(codes, minlength=CODES)
-        known.counts -= np.bincount(before, minlength=CODES)
-    known.codes[at] = codes
+    _store_codes(known, rows, codes)
     for raw, score in zip(known.raw, scores, strict=True):
         raw[at] = np.where(fits, score, NEVER)
     if not known.raw:
         known.total[at] = np.where(fits, 0, NEVER)
     if position is not None and known.position is not None:
         known.position[at] = position
+
+
+def _store_codes(known: Assessment, rows: Ints | None, codes: Codes) -> None:
+    """Write which nodes fit into the column, and adjust the histogram."""
+    if rows is None:
+        known.counts = np.bincount(codes, minlength=CODES).tolist()
+        known.codes[:] = codes
+        return
+    before, counts = known.codes.take(rows), known.counts
+    moved = (codes != before).nonzero()[0]
+    for code, then in zip(codes.take(moved).tolist(), before.take(moved).tolist(), strict=True):
+        counts[code] += 1
+        counts[then] -= 1
+    known.codes[rows] = codes
 
 
 def _weigh(known: Assessment) -> None:

@@ -219,7 +219,7 @@ def _preferred(known: Assessment, wishes: PodWishes, percent: int, best: int) ->
     if len(near) == 1:
         return None
     some = None if len(near) == len(rows) else near
-    parts = wishes.parts(rows, some)
+    parts = wishes.parts(rows, some, known.left)
     if len(parts) > 1:
         parts = [part for part in parts if part.tells_apart]
     if not parts:
@@ -500,7 +500,7 @@ class Journal:
             table.nodes[row].name if row >= 0 else "",
             shares,
             int(score),
-            tuple(known.counts.tolist()),
+            tuple(known.counts),
             self._top(known, waiting.profile) if self._keep_top else (),
             charged=charged,
             bounded=bool(known.inexact is not None and known.inexact[row]),

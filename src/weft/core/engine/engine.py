@@ -19,7 +19,7 @@ import numpy as np
 import numpy.ma  # np.unique loads it at first: 40 ms that no event is to take
 from msgspec import UNSET
 
-from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answers
+from weft.core.constraints import ExistingPods, ImagesOnNodes, PodAnswer, PodWishes, answers
 from weft.core.engine import (
     bind_on,
     deciding,
@@ -581,24 +581,24 @@ class Engine:
     def asked_of(
         self, assessor: Assessor, profile: Profile, shape: Shape, pod: PodRequest
     ) -> Assessment:
-        """Return the assessor's answers about the shape, narrowed by the pod's rules about other
-        pods and by theirs about it."""
+        """Return the assessor's answers about the shape, narrowed by pods' rules about others."""
         constraints, existing, table = shape.constraints, self.existing, self.ledger.table
-        has_rules = constraints.pods or constraints.storage
-        known = assessor.assess(profile, assessor.without_rules(shape) if has_rules else shape)
+        has_rules, found = constraints.pods or constraints.storage, list[PodAnswer]()
+        bare = assessor.without_rules(shape) if has_rules else shape
         if constraints.judged_elsewhere or constraints.unsupported:
-            return known
+            return assessor.assess(profile, bare)
+        if has_rules or existing.owners:
+            shape = existing.filled_in(pod, shape)
+            found = answers(existing, table, constraints.pods, shape.constraints, pod)
+            assessor.looked += len(found) * table.count // LOOKS_BESIDE
+        known = assessor.assess(profile, bare, found)
         if pod.gang:
             known = gang_search.in_domain(known, self.queue.gangs, self.ledger, pod.gang)
         if self.teams.count:
             kept = self.preemption.not_below(pod.priority)
             known = self.teams.within_limits(known, pod, kept)
-        if has_rules or existing.owners:
-            shape = existing.filled_in(pod, shape)
-            asked = shape.constraints
-            found = answers(existing, table, constraints.pods, asked, pod)
-            assessor.looked += len(found) * table.count // LOOKS_BESIDE
-            known = known.among(shape, found) if asked.pods or asked.storage else known
+        if shape.constraints.pods or shape.constraints.storage:
+            known = known.among(shape, found)
         disliked = table.has_taints and table.taints.are_disliked
         wants = pod.preferences or existing.drawers or disliked
         if wants and profile.preferences and known.counts[0]:

@@ -88,7 +88,7 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
                 why = "preempts" if uid in engine.queue else "started"
                 end(engine, turn, why, now_ns)
         elif row < 0:
-            _keep(engine, waiting, None, known.counts.tolist(), now_ns)
+            _keep(engine, waiting, None, known.counts, now_ns)
 
 
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:

@@ -61,7 +61,7 @@ def among(
     narrowed = known.copied()
     narrowed.codes, narrowed.total = known.codes.copy(), known.total.copy()
     narrowed.codes[lost], narrowed.total[lost] = Code.POLICY, NEVER
-    narrowed.counts = known.counts.copy()
+    narrowed.counts = [*known.counts]
     narrowed.counts[0] -= len(lost)
     narrowed.counts[Code.POLICY] += len(lost)
     if known.position is not None:

@@ -303,7 +303,7 @@ class TeamQueues:
         left = known.among(known.shape, [PodAnswer(Code.QUEUE_LIMIT, refused, words)])
         held = refused & (left.codes > Code.OUT_OF_SERVICE) & (left.codes != Code.QUEUE_LIMIT)
         left.codes = np.where(held, np.int8(Code.QUEUE_LIMIT), left.codes)
-        left.counts = np.bincount(left.codes, minlength=len(known.counts))
+        left.counts = np.bincount(left.codes, minlength=len(known.counts)).tolist()
         return left
 
     def _use_with(self, name: str, kept: Sequence[KeptPlace]) -> QueueUse:

@@ -24,7 +24,7 @@ _SETS_KEPT = 256
 class LabelColumn:
     """Values of a label, numbered from 1: each node's number, [N] (0: no label), and the values as
     integers where they are numbers. `tells_nodes_apart`: each node has a different value;
-    `is_everywhere`: each node has the label."""
+    `is_everywhere`: each node has the label; `fewest_nodes`: no value is on fewer nodes."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         """Number the values of the nodes; None for a node without the label."""
@@ -39,6 +39,8 @@ class LabelColumn:
         self.is_everywhere = 0 not in of_node
         self.count = len(numbers) + 1
         self.everywhere = as_bits(np.ones(self.count, dtype=np.bool_))
+        sizes = np.bincount(self.of_node, minlength=self.count)[1:].tolist()
+        self.fewest_nodes = min(sizes, default=0)
         self._rows: dict[int, Ints] = {}
 
     def rows_in(self, domains: int) -> Ints:
