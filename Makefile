@@ -110,7 +110,7 @@ test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (
 test-gpu: venv  ## Shares of this machine's NVIDIA GPU, on a real kubelet and containerd (as root; after `make node-tools`; no part of .ci/run).
 	@$(BIN)/pytest tests/node/gpu
 
-test-browser: venv  ## The report and the console in Chromium (needs the Debian packages chromium and fonts-liberation).
+test-browser: venv  ## The report and the console in Chromium (needs the Debian packages chromium, fonts-liberation and nginx).
 	@$(BIN)/pytest tests/browser
 
 gpu-check:  ## What the agent relies on, and workloads, on the GPU at hand, in ten minutes; fails where there is none.

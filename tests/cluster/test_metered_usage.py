@@ -2,28 +2,33 @@
 
 import json
 import random
+import shutil
+import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from needed_tools import NO_PROMETHEUS, lacking
 from test_trace import command, remembering
 
 SCRAPED_S = 30
 HOURS = 2
+RULES = Path(__file__).parents[2] / "deploy" / "monitoring" / "rules.yaml"
+BY = {"namespace": "namespace", "workload": "workload", "label": "label:team", "queue": "queue"}
 GROUPS = {
-    "namespace:weft_gpus_held": ("namespace", "gpu_hours"),
-    "namespace:weft_gpus_used": ("namespace", "used_gpu_hours"),
-    "namespace:weft_gpu_memory_held_gib": ("namespace", "gib_hours"),
-    "workload:weft_gpus_held": ("workload", "gpu_hours"),
-    "workload:weft_gpu_memory_held_gib": ("workload", "gib_hours"),
-    "label:weft_gpus_held": ("label:team", "gpu_hours"),
-    "label:weft_gpu_memory_held_gib": ("label:team", "gib_hours"),
-    "queue:weft_gpus_held": ("queue", "gpu_hours"),
-    "queue:weft_gpu_memory_held_gib": ("queue", "gib_hours"),
+    **{f"{name}:weft_gpus_held": (by, "gpu_hours") for name, by in BY.items()},
+    **{f"{name}:weft_gpus_used": (by, "used_gpu_hours") for name, by in BY.items()},
+    **{
+        f"{name}:weft_gpu_memory_{what}_gib": (by, f"{hours}gib_hours")
+        for name, by in BY.items()
+        for what, hours in (("held", ""), ("idle", "idle_"), ("lent", "lent_"))
+    },
     "queue:weft_gpus_borrowed": ("queue", "borrowed_gpu_hours"),
 }
+del GROUPS["queue:weft_gpus_used"]  # a pod's queue is known to the scheduler alone
 TOTALS = {
     "cluster:weft_gpus": "capacity_gpu_hours",
     "cluster:weft_gpus_stranded": "stranded_gpu_hours",
@@ -103,14 +108,90 @@ def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path
     with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
         asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
         told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
+        names = ("idle_gib_hours", "lent_gib_hours", "borrowed_gpu_hours")
+        unknown = dict.fromkeys(names, None)
         assert told["rows"] == [
-            {"group": "a", "gpu_hours": 1, "gib_hours": 2, "borrowed_gpu_hours": None},
-            {"group": "b", "gpu_hours": 1, "gib_hours": None, "borrowed_gpu_hours": None},
+            {"group": "a", "gpu_hours": 1, "gib_hours": 2, **unknown},
+            {"group": "b", "gpu_hours": 1, "gib_hours": None, **unknown},
         ]
         assert {told[name] for name in (*TOTALS.values(), "idle_gpu_hours")} == {None}
         table = command(*asked)
-        assert table.stdout.splitlines()[2].split() == ["b", "1.00", "unknown", "unknown"]
+        assert table.stdout.splitlines()[2].split() == ["b", "1.00", *["unknown"] * 4]
         assert "GPU-hours of all cards unknown, idle unknown" in (table.stdout + table.stderr)
         rows = command(*asked, "-o", "csv").stdout.splitlines()
-        assert rows == ["queue,gpu_hours,gib_hours,borrowed_gpu_hours", "a,1.0,2.0,", "b,1.0,,"]
+        head = f"queue,gpu_hours,gib_hours,{','.join(names)}"
+        assert rows == [head, "a,1.0,2.0,,,", "b,1.0,,,,"]
         assert "<td>unknown</td>" in command(*asked, "-o", "html").stdout
+
+
+def test_what_is_used_of_workloads_beyond_those_told_by_name_is_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """Sums stay whole: what is used is known of every workload, what is held only of the most."""
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
+    lines = []
+    for rule, values in (
+        ("held", {"a": 3, "(others)": 2}),
+        ("used", {"a": 1, "b": 0.5, "c": 0.25}),
+    ):
+        lines.append(f"# TYPE workload:weft_gpus_{rule} gauge")
+        for name, value in values.items():
+            series = f'workload:weft_gpus_{rule}{{workload="{name}"}}'
+            lines += [f"{series} {value} {at}" for at in times]
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--by", "workload", "--hours", 1, "--end", end)
+        told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
+    used = {row["group"]: row["used_gpu_hours"] for row in told["rows"]}
+    assert used == {"a": pytest.approx(1), "(others)": pytest.approx(0.75)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_path: Path) -> None:
+    """In Prometheus' own rule engine: pods use several GPUs with several containers, and their
+    agent is scraped twice while it restarts."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        lacking(NO_PROMETHEUS)
+    chance, series = random.Random(seed), list[dict[str, str]]()
+    sums = {by: defaultdict[str, float](float) for by in ("namespace", "workload", "label")}
+
+    def add(metric: str, number: float, **labels: str) -> None:
+        text = ",".join(f'{key}="{said}"' for key, said in labels.items())
+        series.append({"series": f"{metric}{{{text}}}", "values": f"{number}x5"})
+
+    for number in range(12):
+        pod = {"namespace": chance.choice("xy"), "pod": f"p{number}", "job": "weft/weft-agent"}
+        groups = {"workload": f"{pod['namespace']}/Job/{chance.choice('ab')}"}
+        groups["label"] = chance.choice(("red", "(no label)"))
+        for scraped in range(chance.choice((1, 2))):
+            on = {**pod, "instance": f"i{scraped}"}
+            add("weft_agent_pod_workload", 1, **on, workload=groups["workload"])
+            add("weft_agent_pod_label", 1, **on, label="team", value=groups["label"])
+        for gpu in range(chance.choice((0, 1, 3))):
+            for container in "ab"[: chance.choice((1, 2))]:
+                percent = 25 * chance.randrange(5)  # whose sums are exact
+                labels = {"gpu": str(gpu), "container": container}
+                add("DCGM_FI_DEV_GPU_UTIL", percent, **pod, **labels, instance="i0")
+                for by, group in {"namespace": pod["namespace"], **groups}.items():
+                    sums[by][group] += percent / 100
+    asked = []
+    for by, totals in sums.items():
+        label = 'label="team",value' if by == "label" else by
+        samples = [
+            {"labels": f'{by}:weft_gpus_used{{{label}="{group}"}}', "value": total}
+            for group, total in totals.items()
+        ]
+        asked.append({"expr": f"{by}:weft_gpus_used", "eval_time": "2m", "exp_samples": samples})
+        total = {"labels": "{}", "value": sum(sums["namespace"].values())}
+        asked.append(
+            {"expr": f"sum({by}:weft_gpus_used)", "eval_time": "2m", "exp_samples": [total]}
+        )
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
+    file = tmp_path / "used.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

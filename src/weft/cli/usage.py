@@ -297,6 +297,8 @@ _METERED = {
     "gpu_hours": "GPU-hours",
     "used_gpu_hours": "used GPU-hours",
     "gib_hours": "GiB-hours",
+    "idle_gib_hours": "idle GiB-hours",
+    "lent_gib_hours": "lent GiB-hours",
     "borrowed_gpu_hours": "borrowed GPU-hours",
 }
 

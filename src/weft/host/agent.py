@@ -16,6 +16,7 @@ import weft
 from weft.cluster import rights
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
+from weft.cluster.state.pod_reader import workload_of
 from weft.dialects.dialect import UnitSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.host.agent_pages import AgentPages
@@ -148,7 +149,7 @@ class Composition:
     ) -> None:
         self._client, self._node, self._settings = client, hosting.node_name, config.agent
         self.devices = DeviceWatch(reader)
-        self.pods = NodePods(client, self._node, _pod_rules(config))
+        self.pods = NodePods(client, self._node, _pod_rules(config), workload_of)
         self.events = PodEvents(client, self._node, lambda: self.evictions.busy)
         self._isolate()
         self._deliver(hosting)
@@ -171,7 +172,7 @@ class Composition:
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin, self.closed),
             DeviceMetrics(self.devices),
-            UsageMetrics(self._node, self.usage, self.guard),
+            UsageMetrics(self._node, self.usage, self.guard, config.usage.labels),
             KubeletMetrics(self.accounting, self.device_plugins, self.reconciler, self.plugin_gpus),
             PartMetrics(broken),
         ]

@@ -129,6 +129,35 @@ async def test_labels_are_dcgm_exporters(tmp_path: Path) -> None:
         }
 
 
+async def test_workload_and_labels_of_pods_that_use_gpus_are_told(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, f"[{CARD}, count: 2}}]")
+    told = {"workload": "ml/Job/train", "team": "red", "tier": "a"}
+    machine.pods.add(TRAIN, "train", record(TRAIN, gpu0=5000), "main", **told)
+    machine.pods.add(SERVE, "serve", None, "web")
+    machine.of_pod(0, 3000, TRAIN, "main")
+    machine.of_pod(1, 500, TRAIN, "main")
+    await machine.read()
+    assert groups(machine) == {
+        ("ml", "train", "ml/Job/train"): 1,
+        ("ml", "train", "team", "red"): 1,
+    }
+    machine.of_pod(1, 700, SERVE, "web")
+    await machine.read()
+    assert {
+        ("ml", "serve", "ml/(no owner)"),
+        ("ml", "serve", "team", "(no label)"),
+    } <= groups(machine).keys()
+
+
+def groups(machine: Machine) -> dict[tuple[str, ...], float]:
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in machine.metrics.collect()
+        if family.name.startswith("weft_agent_pod_")
+        for sample in family.samples
+    }
+
+
 async def test_every_metric_is_in_the_reference_and_the_other_way_round(tmp_path: Path) -> None:
     machine = Machine(tmp_path, f"[{CARD}}}]")
     machine.process(0, 10)
@@ -139,5 +168,7 @@ async def test_every_metric_is_in_the_reference_and_the_other_way_round(tmp_path
         if not family.name.startswith("DCGM_FI_")
     }
     page = (DOCS / "metrics.md").read_text().partition("\n## On the nodes\n")[2]
-    listed = set(re.findall(r"^\| `(weft_agent_(?:usage|gpu|stray|over)\w+)`", page, re.MULTILINE))
+    listed = set(
+        re.findall(r"^\| `(weft_agent_(?:usage|gpu|stray|over|pod)\w+)`", page, re.MULTILINE)
+    )
     assert told == listed

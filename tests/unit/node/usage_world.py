@@ -30,9 +30,17 @@ class Pods:
     def __init__(self) -> None:
         self.known: dict[str, WatchedPod] = {}
 
-    def add(self, uid: str, name: str, promised: DeliveryRecord | None, *containers: str) -> None:
+    def add(
+        self,
+        uid: str,
+        name: str,
+        promised: DeliveryRecord | None,
+        *containers: str,
+        workload: str = "",
+        **labels: str,
+    ) -> None:
         ids = {IDS[container]: container for container in containers}
-        self.known[uid] = WatchedPod(uid, "ml", name, promised, ids)
+        self.known[uid] = WatchedPod(uid, "ml", name, promised, ids, workload, labels)
 
     def watched(self, uid: str) -> WatchedPod | None:
         return self.known.get(uid)
@@ -60,7 +68,7 @@ class Machine:
             options,
         )
         self.watch.observers.append(self.guard.observe)
-        self.metrics = UsageMetrics("n1", self.watch, self.guard)
+        self.metrics = UsageMetrics("n1", self.watch, self.guard, ("team",))
 
     async def _evict(self, pod: WatchedPod) -> None:
         if self.refusal is not None:

@@ -264,7 +264,7 @@ class UsageSettings(Section, frozen=True):
         int,
         Meta(ge=0, le=100_000),
         "so many workloads, and so many values of each label, are told by name, those that hold "
-        "most, and all others together; two series each, which Prometheus carries easily",
+        "most, and all others together; four series each, which Prometheus carries easily",
     ] = 1_000
 
 

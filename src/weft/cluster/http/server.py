@@ -16,6 +16,8 @@ from weft.cluster.http.connection import UNREADABLE, LimitedConnection
 
 JSON = "application/json"
 FAILED = "Weft failed to answer; its log says why"
+_UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""Has nginx pass a stream's parts on at once, which keeps them back until it has 4 kB of them."""
 
 
 class HttpAnswer(NamedTuple):
@@ -142,7 +144,8 @@ class HttpServer:
         self, request: web.BaseRequest, answer: HttpStream, connection: LimitedConnection
     ) -> web.StreamResponse:
         """Send parts as they come, until they end or the client stops reading."""
-        response = web.StreamResponse(headers={"Content-Type": answer.type, **dict(answer.headers)})
+        headers = {"Content-Type": answer.type, **_UNBUFFERED, **dict(answer.headers)}
+        response = web.StreamResponse(headers=headers)
         connection.leaving()
         response.force_close()
         try:

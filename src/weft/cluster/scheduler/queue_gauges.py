@@ -26,13 +26,25 @@ class QueueGauges:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._named = {terms.name for terms in engine.teams.rules.queues}
+        # The rest has a name that no queue has.
+        self._rest = OTHER if OTHER not in self._named else f"{OTHER} queues"
+
+    @property
+    def reported(self) -> bool:
+        """True if queues are configured, and what they hold counts."""
+        return bool(self._engine.teams.count and self._engine.teams.rules.queues)
+
+    def name_of(self, queue: str) -> str:
+        """Return the name under which this queue is reported."""
+        return queue if queue in self._named else self._rest
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges with their present values."""
         teams, configured = self._engine.teams, self._engine.teams.rules.queues
-        if not (teams.count and configured):
+        if not self.reported:
             return
-        named = {terms.name for terms in configured}
+        named, rest = self._named, self._rest
         held: Gauges = {}
         guarantee: Gauges = {}
         limits: Gauges = {}
@@ -44,13 +56,11 @@ class QueueGauges:
                 for each in bounds(use, stated):
                     into[terms.name, each.setting] = each.stated / each.per
             pods[terms.name, "placed"] = use.pods
-        rest = OTHER if OTHER not in named else f"{OTHER} queues"  # which is not a label's value
         others = _together(teams.use(name) for name in teams.names() if name not in named)
         held |= _amounts(rest, others, ())
         pods[rest, "placed"] = others.pods
         waiting = Counter(
-            queue if (queue := each.pod.team_queue) in named else rest
-            for each in self._engine.queue.waiting()
+            self.name_of(each.pod.team_queue) for each in self._engine.queue.waiting()
         )
         for name in (*named, rest):
             pods[name, "waiting"] = waiting[name]
@@ -61,15 +71,15 @@ class QueueGauges:
         text = "The most that a queue may hold at once."
         yield gauge("weft_queue_limit", text, limits, "queue", "amount")
         text = "GPUs of pods without which a queue would still have its guarantee; all without one."
-        yield gauge("weft_queue_borrowed", text, self._borrowed(named, rest), "queue")
+        yield gauge("weft_queue_borrowed", text, self._borrowed(), "queue")
         text = "A queue's pods: placed, or waiting for a node."
         yield gauge("weft_queue_pods", text, pods, "queue", "state")
 
-    def _borrowed(self, named: set[str], rest: str) -> dict[str, float]:
+    def _borrowed(self) -> dict[str, float]:
         """Return the GPUs that each queue borrowed, as `weft queues` has them."""
-        borrowed = dict.fromkeys((*named, rest), 0.0)
+        borrowed = dict.fromkeys((*self._named, self._rest), 0.0)
         for name, milli in self._engine.teams.borrowed_milli().items():
-            borrowed[name if name in named else rest] += milli / 1000
+            borrowed[self.name_of(name)] += milli / 1000
         return borrowed
 
 

@@ -48,6 +48,7 @@ from weft.dialects.resources import HELD
 from weft.dialects.system import CLASSES, application_of, timestamp_ns
 from weft.kube.pods import (
     LabelSelector,
+    OwnedMeta,
     OwnerReference,
     Pod,
     PodAffinityTerm,
@@ -346,7 +347,16 @@ def claims_of(pod: Pod) -> list[str]:
     return [mounted.claim for mounted in mounted_claims(pod)]
 
 
-def workload_of(pod: Pod) -> str:
+class OwnedPod(Protocol):
+    """A pod, with what made it."""
+
+    @property
+    def metadata(self) -> OwnedMeta:
+        """The pod's metadata."""
+        ...
+
+
+def workload_of(pod: OwnedPod) -> str:
     """Return the name of the pod's workload; "" if it has none."""
     meta = pod.metadata
     namespace = meta.namespace or "default"
@@ -362,7 +372,7 @@ def workload_of(pod: Pod) -> str:
     return f"{namespace}/application/{application}" if application else ""
 
 
-def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
+def _above(owner: OwnerReference, pod: OwnedPod) -> tuple[str, str]:
     """Return kind and name of the Deployment or CronJob that made the owner, if the names tell;
     else the owner's."""
     if owner.kind == "ReplicaSet":
@@ -376,7 +386,7 @@ def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
     return owner.kind, owner.name
 
 
-def _made_min(pod: Pod) -> int:
+def _made_min(pod: OwnedPod) -> int:
     """Return the time of the pod's creation, minutes since 1970; 0 if unknown."""
     try:
         made = datetime.datetime.fromisoformat(pod.metadata.creation_timestamp or "")

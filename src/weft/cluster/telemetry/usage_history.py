@@ -10,31 +10,29 @@ import msgspec
 
 from weft.cluster.telemetry.cluster_history import TraceSpan
 from weft.model import BadInputError
+from weft.model.usage_groups import OTHERS
 from weft.telemetry.meaning.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
 
 if TYPE_CHECKING:
     from weft.cluster.config.form import TelemetrySettings
 
+_OF_ALL = {
+    "gpu_hours": "weft_gpus_held",
+    "gib_hours": "weft_gpu_memory_held_gib",
+    "idle_gib_hours": "weft_gpu_memory_idle_gib",
+    "lent_gib_hours": "weft_gpu_memory_lent_gib",
+}
+_OF_PODS = {**_OF_ALL, "used_gpu_hours": "weft_gpus_used"}
+_OF_QUEUES = {**_OF_ALL, "borrowed_gpu_hours": "weft_gpus_borrowed"}
 RULES: dict[str, dict[str, str]] = {
-    "namespace": {
-        "gpu_hours": "namespace:weft_gpus_held",
-        "used_gpu_hours": "namespace:weft_gpus_used",
-        "gib_hours": "namespace:weft_gpu_memory_held_gib",
-    },
-    "queue": {
-        "gpu_hours": "queue:weft_gpus_held",
-        "gib_hours": "queue:weft_gpu_memory_held_gib",
-        "borrowed_gpu_hours": "queue:weft_gpus_borrowed",
-    },
-    "workload": {
-        "gpu_hours": "workload:weft_gpus_held",
-        "gib_hours": "workload:weft_gpu_memory_held_gib",
-    },
-    "label": {
-        "gpu_hours": "label:weft_gpus_held",
-        "gib_hours": "label:weft_gpu_memory_held_gib",
-    },
+    by: {name: f"{by}:{rule}" for name, rule in rules.items()}
+    for by, rules in {
+        "namespace": _OF_PODS,
+        "queue": _OF_QUEUES,
+        "workload": _OF_PODS,
+        "label": _OF_PODS,
+    }.items()
 }
 """Recording rules of deploy/monitoring/rules.yaml, by grouping and by the amount that they sum up
 to."""
@@ -48,14 +46,16 @@ _HOUR_S = 3_600
 
 
 class MeteredRow(msgspec.Struct, frozen=True):
-    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, and GPUs borrowed by a queue
-    (as in `weft queues`). None is an amount that the server does not have, unset one that this
-    grouping does not have. `cost` is unset without a price."""
+    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, of that idle and lent, and GPUs
+    borrowed by a queue (as in `weft queues`). None is an amount that the server does not have,
+    unset one that this grouping does not have. `cost` is unset without a price."""
 
     group: str
     gpu_hours: float
     used_gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    idle_gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    lent_gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     borrowed_gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     cost: float | msgspec.UnsetType = msgspec.UNSET
 
@@ -111,6 +111,12 @@ async def usage_history(
 
 
 def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> list[MeteredRow]:
+    """Return the rows. What is used is known of every pod, but of those workloads and values that
+    hold least only all together who holds: so it is of these."""
+    used = groups.get("used_gpu_hours", {})
+    if OTHERS in groups["gpu_hours"]:
+        others = sum(hours for group, hours in used.items() if group not in groups["gpu_hours"])
+        groups = {**groups, "used_gpu_hours": {**used, OTHERS: others}}
     rows = [
         MeteredRow(
             group,

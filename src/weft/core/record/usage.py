@@ -25,6 +25,7 @@ from weft.core.ledger.table import LedgerTable
 from weft.core.record.file import DecisionLine, Header, hand_over
 from weft.core.record.lent_and_stranded import BorrowedGpus, LentMemory, StrandedGpu
 from weft.model import Shape
+from weft.model.usage_groups import label_group, workload_group
 
 HOUR_NS = 3_600 * 10**9
 KEPT_PLACES = "(kept places)"
@@ -48,21 +49,13 @@ GroupOf = Callable[[UsedBy], str]
 
 def by_label(key: str) -> GroupOf:
     """Return a function that groups pods by the value of this label."""
-    return lambda pod: pod.labels.get(key, "(no label)")
-
-
-def _workload(pod: UsedBy) -> str:
-    """Return a pod's workload as NAMESPACE/WORKLOAD; a live pod's workload begins with its
-    namespace."""
-    if pod.workload.startswith(f"{pod.namespace}/"):
-        return pod.workload
-    return f"{pod.namespace}/{pod.workload or '(no owner)'}"
+    return lambda pod: label_group(pod.labels, key)
 
 
 GROUPINGS: dict[str, GroupOf] = {
     "namespace": lambda pod: pod.namespace,
     "queue": lambda pod: pod.queue or pod.namespace,
-    "workload": _workload,
+    "workload": lambda pod: workload_group(pod.namespace, pod.workload),
 }
 """Groupings by name. By queue, a pod that names no queue counts under its namespace."""
 

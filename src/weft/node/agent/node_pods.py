@@ -89,13 +89,19 @@ class PodRules(msgspec.Struct, frozen=True):
 class NodePods:
     """Follows the node and its pods. Run `run()` as a task.
 
-    `listeners` are called with the UID of each pod that was added, changed or removed. `synced` is
-    set once all pods are known; `node` describes this node's GPUs as the API server has them, None
-    until known.
+    `workload_of` names what makes a pod again. `listeners` are called with the UID of each pod that
+    was added, changed or removed. `synced` is set once all pods are known; `node` describes this
+    node's GPUs as the API server has them, None until known.
     """
 
-    def __init__(self, client: ApiClient, node_name: str, rules: PodRules | None = None) -> None:
-        self.node_name = node_name
+    def __init__(
+        self,
+        client: ApiClient,
+        node_name: str,
+        rules: PodRules | None = None,
+        workload_of: Callable[[PodOnNode], str] = lambda pod: "",
+    ) -> None:
+        self.node_name, self._workload_of = node_name, workload_of
         self.node: Node | None = None
         self.synced = asyncio.Event()
         self.listeners: list[Callable[[str], None]] = []
@@ -148,7 +154,8 @@ class NodePods:
         if pod is None:
             return None
         meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
-        return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
+        workload, labels = self._workload_of(pod.manifest), meta.labels or {}
+        return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers, workload, labels)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
         """Return `others` if another device plugin on this node serves the container's GPUs,

@@ -26,14 +26,16 @@ shows."""
 
 
 class WatchedPod(NamedTuple):
-    """A pod of this node: its name, its delivery record (None: unknown), and its containers' names
-    by the runtime's ids."""
+    """A pod of this node: its name, its delivery record (None: unknown), its containers' names by
+    the runtime's ids, its workload ("" if none), and its labels."""
 
     uid: str
     namespace: str
     name: str
     record: DeliveryRecord | None = None
     containers: Mapping[str, str] = {}
+    workload: str = ""
+    labels: Mapping[str, str] = {}
 
 
 class PodDirectory(Protocol):

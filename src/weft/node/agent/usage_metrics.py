@@ -6,13 +6,14 @@ dcgm-exporter, which repeats a GPU's value for each pod on it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from weft.cluster.http.metric_families import counter, gauge
 from weft.model.metric import Metric as GpuMetric
 from weft.model.metric_aliases import ALIASES, Alias
+from weft.model.usage_groups import label_group, workload_group
 from weft.node.agent.over_share import OverShareGuard
 from weft.node.agent.usage import ContainerUse, NodeUse, UsageWatch
 from weft.node.devices.reader import GpuDevice
@@ -39,10 +40,18 @@ _TEXT = "{} of a GPU; with pod labels, of that container's use of it."
 
 
 class UsageMetrics:
-    """A prometheus-client collector for one node's GPUs."""
+    """A prometheus-client collector for one node's GPUs. Of `labels` it tells each pod's values, by
+    which what pods use is summed up."""
 
-    def __init__(self, node: str, watch: UsageWatch, guard: OverShareGuard) -> None:
+    def __init__(
+        self,
+        node: str,
+        watch: UsageWatch,
+        guard: OverShareGuard,
+        labels: Sequence[str] = (),
+    ) -> None:
         self._node, self._watch, self._guard = node, watch, guard
+        self._by = tuple(labels)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics of the last reading; none of the GPUs if it is too old."""
@@ -50,6 +59,7 @@ class UsageMetrics:
         if node_use is not None:
             yield from self._gpus(node_use)
             yield from self._users(node_use)
+            yield from self._groups(node_use)
         watch, guard = self._watch, self._guard
         readings = {"read": watch.readings, "failed": watch.failures}
         text = "Readings of the GPUs' counters and processes."
@@ -103,6 +113,24 @@ class UsageMetrics:
         strays = {(str(s.gpu), s.command): float(s.memory_mib) for s in node_use.strays}
         text = "Memory of a GPU that processes of no pod hold."
         yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
+
+    def _groups(self, node_use: NodeUse) -> Iterator[Metric]:
+        """Yield the workload and the labels of the pods that use GPUs, to be joined with their
+        use."""
+        workloads: dict[tuple[str, str, str], float] = {}
+        labels: dict[tuple[str, str, str, str], float] = {}
+        for pod in (use.pod for use in node_use.containers):
+            if pod is None:
+                continue
+            name = pod.namespace, pod.name
+            workloads[*name, workload_group(pod.namespace, pod.workload)] = 1.0
+            for label in self._by:
+                labels[*name, label, label_group(pod.labels, label)] = 1.0
+        text = "The workload of a pod that uses a GPU; 1."
+        yield gauge("weft_agent_pod_workload", text, workloads, "namespace", "pod", "workload")
+        text = "The value of a label that usage.labels names, of a pod that uses a GPU; 1."
+        names = ("namespace", "pod", "label", "value")
+        yield gauge("weft_agent_pod_label", text, labels, *names)
 
     def _labels(self, device: GpuDevice, node_use: NodeUse) -> tuple[str, ...]:
         """Return the device's labels, the first of `_LABELS`; an instance has its card's number,

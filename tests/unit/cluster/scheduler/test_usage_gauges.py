@@ -1,5 +1,7 @@
-"""Gauges of GPUs that pods hold, by namespace, workload and label: whole sums, few series."""
+"""Gauges of what pods hold of GPUs, leave idle and lend: whole sums, few series."""
 
+import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -7,9 +9,11 @@ from scheduler_world import add_node, add_pod, world
 
 from weft.cluster.config.form import UsageSettings
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.usage_gauges import OTHERS, UsageGauges
+from weft.cluster.scheduler.usage_gauges import UsageGauges
 from weft.core.engine import NodesChanged
+from weft.core.record.lent_and_stranded import LentMemory
 from weft.model import Gpu, Node, Placement, Share
+from weft.model.usage_groups import OTHERS
 
 Samples = dict[tuple[str, ...], float]
 
@@ -99,3 +103,44 @@ async def test_only_those_that_hold_most_are_told_by_name_and_sums_are_whole(mos
         assert {*values} == {*named, *others}
         assert sum(values.values()) == total
         assert before[f"weft_namespace_{metric}", "d"] == total
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_sums_agree_by_every_grouping(seed: int) -> None:
+    """Pods of several namespaces, jobs and teams leave memory idle, which others hold."""
+    chance = random.Random(seed)
+    async with world() as cluster:
+        for name in ("n0", "n1"):
+            add_node(cluster.server, name)
+        names = [f"p{number}" for number in range(8)]
+        for name in names:
+            meta = owned("Job", chance.choice("ab"), **chance.choice(({"team": "red"}, {})))
+            meta["namespace"] = chance.choice(("d", "ml"))
+            add_pod(cluster.server, name, chance.randrange(1_000, 4_000), meta=meta)
+        await cluster.lead()
+        await cluster.until(lambda: len(cluster.live.engine.ledger.holdings) == len(names))
+        ledger = cluster.live.engine.ledger
+        gauges = UsageGauges(cluster.live, UsageSettings(("team",), chance.choice((1, 2, 1_000))))
+        told(gauges)
+        for number, node in enumerate(chance.choices(("n0", "n1"), k=4)):  # by other schedulers
+            mib = chance.randrange(4_000, 16_000)
+            share = Share(0, chance.randrange(2), mib, 100)
+            ledger.adopt(Placement(f"other-{number}", node, (share,)))
+        idle = {uid: (chance.randrange(3_000),) for uid in ledger.holdings if chance.random() < 0.7}
+        ledger.set_idle(idle)
+        found = told(gauges)
+    lent = LentMemory(ledger)
+    lends = {uid: lent.of(node, uid) for node in ("n0", "n1") for uid in lent.look(node)}
+    totals = {
+        "held": sum(s.memory_mib for h in ledger.holdings.values() for s in h.placement.shares),
+        "idle": sum(sum(holding.idle_mib) for holding in ledger.holdings.values()),
+        "lent": sum(lends.values()),
+    }
+    assert totals["lent"] or seed
+    sums = defaultdict[str, float](float)
+    for (name, *_), value in found.items():
+        sums[name] += value
+    for by in ("namespace", "workload", "label"):
+        for what, total in totals.items():
+            assert sums[f"weft_{by}_gpu_memory_{what}_mib"] == total, (by, what)
+        assert sums[f"weft_{by}_gpus_held"] == pytest.approx(sums["weft_namespace_gpus_held"])
