@@ -1,19 +1,22 @@
 """The row `console`: what a `weft console` that ten browsers look at costs a live scheduler.
 
-One scheduler on one cluster, in blocks that take turns: ten consoles open, or none. Which of two
-blocks is first changes each time, and each is compared with the other of its pair, so that what
-else the machine does, and how full the cluster is, falls on both. In a block pods are created one
-after the other, and then many at once. In earnest the console is a Deployment of its own, on
-another machine: here it and its browsers run only while a core is idle.
+One scheduler on one cluster, in blocks that take turns: two without, four with ten consoles open,
+two without, and so on. The first of four is compared with the first without, and so on, so that
+what else the machine does falls on both. In a block pods are created one after the other, and then
+many at once; then all are removed, so that each block finds the same cluster.
+
+In earnest the console is a Deployment of its own, on another machine. Here the API server, etcd,
+the scheduler and who creates the pods have one core, before all others where that is allowed, and
+the console and its browsers the other: what is left is what its watches cost the API server.
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import os
 import random
 import re
-import shutil
 import statistics
 import sys
 import time
@@ -21,7 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from contenders import said, start_weft
+from objects import NAMESPACE
 from report import Bar, Row, Sizes
 from shadowing import BoundPods
 from stage import Stage  # makes tests/cluster importable
@@ -30,12 +35,13 @@ from stage import Stage  # makes tests/cluster importable
 from processes import Server
 
 from weft.kube.client import ApiClient, ClientOptions
+from weft.kube.codec import PODS
 from weft.kube.config import load
 
 _CONSOLES = 10
 _NODES = 100
-_PAIRS_A_RUN = 8
-_ALONE, _BURST = 30, 60
+_PAIRS_A_RUN = 16
+_ALONE, _BURST = 40, 300
 _DRAWS = 2_000
 _UNLIMITED = ClientOptions(qps=1e6, burst=10**6)
 _MOST_RATIO, _LEAST_RATIO = 1.03, 0.97
@@ -43,10 +49,13 @@ _ADDRESS = re.compile(r"console is at (http://\S+)")
 
 
 class _Block(NamedTuple):
-    """CPU time of the scheduler's main thread for each pod of a block, ms; the median time
-    until a pod that comes alone is bound, likewise; and bindings a second of the burst."""
+    """A block's figures. For each pod: CPU time of the scheduler's process, how long its main
+    thread waited for a core, and CPU time of the API server, ms; the median time until a pod that
+    comes alone is bound, ms; and bindings a second of the burst."""
 
     cpu_ms: float
+    core_wait_ms: float
+    api_server_ms: float
     bound_ms: float
     rate: float
 
@@ -62,13 +71,15 @@ class _Figure(NamedTuple):
 def console(stage: Stage, sizes: Sizes) -> Row:
     """CPU time, time until bound and a burst's rate, with ten consoles open over without."""
     stage.add_nodes(_NODES)
-    pairs = max(2, sizes.runs * _PAIRS_A_RUN) if sizes.runs > 1 else 2
+    pairs = sizes.runs * _PAIRS_A_RUN if sizes.runs > 1 else 4
     scheduler = start_weft(stage)
+    cores = sorted(os.sched_getaffinity(0))
     try:
-        blocks = asyncio.run(_in_turns(stage, scheduler, pairs))
+        with _on_one_core(cores[0], stage.plane.etcd, stage.plane.api_server, scheduler):
+            blocks = asyncio.run(_in_turns(stage, scheduler, pairs, cores[-1]))
     finally:
         scheduler.stop(timeout_s=20)
-    found: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 2)}
+    found: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 2), "cores": len(cores)}
     for name in _Block._fields:
         pairs_of = [(getattr(w, name), getattr(b, name)) for w, b in blocks]
         found[name] = {
@@ -97,64 +108,122 @@ def compared(ratios: list[float]) -> _Figure:
     return _Figure(*(round(math.exp(figure), 4) for figure in figures))
 
 
-async def _in_turns(stage: Stage, scheduler: Server, pairs: int) -> list[tuple[_Block, _Block]]:
+@contextlib.contextmanager
+def _on_one_core(core: int, *servers: Server) -> Iterator[None]:
+    """These processes and this thread run on this core alone, before others if that is allowed."""
+    before = os.sched_getaffinity(0)
+    for server in servers:
+        _pin(server, core)
+    _pin_thread(0, {core}, os.SCHED_RR)
+    try:
+        yield
+    finally:
+        _pin_thread(0, before, os.SCHED_OTHER)
+
+
+def _pin(server: Server, core: int) -> None:
+    for task in Path(f"/proc/{server.pid}/task").iterdir():
+        _pin_thread(int(task.name), {core}, os.SCHED_RR)
+
+
+def _pin_thread(thread: int, cores: set[int], policy: int) -> None:
+    os.sched_setaffinity(thread, cores)
+    with contextlib.suppress(PermissionError):
+        priority = os.sched_get_priority_min(policy)  # `nice` is among one session's processes
+        os.sched_setscheduler(thread, policy, os.sched_param(priority))
+
+
+async def _in_turns(
+    stage: Stage, scheduler: Server, pairs: int, consoles_core: int
+) -> list[tuple[_Block, _Block]]:
     """The blocks of each pair, the watched one first, in whatever order they came."""
     client = ApiClient(load(paths=(stage.plane.kubeconfig,), env={}), _UNLIMITED)
     async with client:
         pods = BoundPods(client)
         await pods.ready()
-        number = itertools.count()
-        await _block(pods, scheduler, number)  # warm
-        found = []
-        for pair in range(pairs):
-            of_pair: dict[bool, _Block] = {}
-            for watched in (True, False) if pair % 2 else (False, True):
-                consoles = await asyncio.to_thread(_start_consoles, stage) if watched else []
-                try:
-                    of_pair[watched] = await _block(pods, scheduler, number)
-                finally:
-                    for server in reversed(consoles):
-                        await asyncio.to_thread(server.stop, timeout_s=20)
-            found.append((of_pair[True], of_pair[False]))
+        measured = _Measured(stage, scheduler, pods, client)
+        await measured.block()  # warm
+        found: list[tuple[_Block, _Block]] = []
+        while len(found) < pairs:
+            bare = [await measured.block() for _ in range(2)]
+            consoles = await asyncio.to_thread(_start_consoles, stage, consoles_core)
+            try:
+                watched = [await measured.block() for _ in range(4)]
+            finally:
+                for server in reversed(consoles):
+                    await asyncio.to_thread(server.stop, timeout_s=20)
+            bare += [await measured.block() for _ in range(2)]
+            found += zip(watched, bare, strict=True)
         await pods.close()
     return found
 
 
-async def _block(pods: BoundPods, scheduler: Server, number: Iterator[int]) -> _Block:
-    before = _main_thread_ms(scheduler)
-    alone = [await pods.place(f"pod-{next(number):05d}") for _ in range(_ALONE)]
-    began = time.perf_counter()
-    await asyncio.gather(*(pods.place(f"pod-{next(number):05d}") for _ in range(_BURST)))
-    lasted = time.perf_counter() - began
-    used = _main_thread_ms(scheduler) - before
-    return _Block(used / (_ALONE + _BURST), statistics.median(alone), _BURST / lasted)
+class _Measured:
+    """Measures one block after the other."""
+
+    def __init__(self, stage: Stage, scheduler: Server, pods: BoundPods, client: ApiClient) -> None:
+        self._api_server, self._scheduler = stage.plane.api_server, scheduler
+        self._pods, self._client = pods, client
+        self._number = itertools.count()
+
+    async def block(self) -> _Block:
+        """Create pods one by one, and then many at once; then remove them."""
+        wait = _main_thread_waited_ms(self._scheduler)
+        used, api_used = _cpu_ms(self._scheduler), _cpu_ms(self._api_server)
+        alone = [await self._place() for _ in range(_ALONE)]
+        began = time.perf_counter()
+        await asyncio.gather(*(self._place() for _ in range(_BURST)))
+        lasted = time.perf_counter() - began
+        used, api_used = _cpu_ms(self._scheduler) - used, _cpu_ms(self._api_server) - api_used
+        wait, pods = _main_thread_waited_ms(self._scheduler) - wait, _ALONE + _BURST
+        options = msgspec.json.encode({"gracePeriodSeconds": 0})
+        await self._client.call("DELETE", PODS.of(NAMESPACE), options, timeout_s=120)
+        each = statistics.median(alone)
+        return _Block(used / pods, wait / pods, api_used / pods, each, _BURST / lasted)
+
+    async def _place(self) -> float:
+        return await self._pods.place(f"pod-{next(self._number):05d}")
 
 
-def _main_thread_ms(server: Server) -> float:
-    """CPU time of the thread that decides and binds, so far."""
-    return int(Path(f"/proc/{server.pid}/schedstat").read_text().split()[0]) / 1e6
+def _cpu_ms(server: Server) -> float:
+    """CPU time of all threads of the process, so far."""
+    return sum(_schedstat(task)[0] for task in Path(f"/proc/{server.pid}/task").iterdir()) / 1e6
 
 
-def _start_consoles(stage: Stage) -> list[Server]:
+def _main_thread_waited_ms(server: Server) -> float:
+    """How long the thread that decides and binds was ready to run while others ran, so far."""
+    return _schedstat(Path(f"/proc/{server.pid}"))[1] / 1e6
+
+
+def _schedstat(task: Path) -> tuple[int, int]:
+    """Nanoseconds on a core, and waiting for one; 0 of a thread that has just ended."""
+    try:
+        ran, waited, _ = (task / "schedstat").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0, 0
+    return int(ran), int(waited)
+
+
+def _start_consoles(stage: Stage, core: int) -> list[Server]:
     """A console, and ten browsers that have its picture."""
     config = stage.folder / "console.yaml"
     config.write_text("apiVersion: weft.dev/v1\nkind: WeftConfiguration\n")
     kubeconfig = stage.plane.kubeconfig_for("console", "system:masters")
     words = ["-m", "weft.cli.main", "console", "--port", "0", "--config", str(config)]
-    served = _at_leisure(stage, "console", [*words, "--kubeconfig", str(kubeconfig)])
+    served = _on_core(core, stage, "console", [*words, "--kubeconfig", str(kubeconfig)])
     served.wait_ready(lambda: _ADDRESS.search(said(served)) is not None, 60)
     found = _ADDRESS.search(said(served))
     assert found is not None
     script = str(Path(__file__).resolve().with_name("viewers_process.py"))
-    viewers = _at_leisure(stage, "viewers", [script, found[1], str(_CONSOLES)])
+    viewers = _on_core(core, stage, "viewers", [script, found[1], str(_CONSOLES)])
     viewers.wait_ready(lambda: "viewing" in said(viewers), 60)
     return [served, viewers]
 
 
-def _at_leisure(stage: Stage, name: str, words: list[str]) -> Server:
-    """A Python process that runs only while a core is idle: `nice` still delays others."""
+def _on_core(core: int, stage: Stage, name: str, words: list[str]) -> Server:
+    """A Python process that runs on this core alone."""
     number = len(list(stage.folder.glob(f"{name}-*.log")))
-    command = [shutil.which("chrt") or "chrt", "--idle", "0", sys.executable, *words]
-    server = Server(command, stage.folder / f"{name}-{number}.log")
+    server = Server([sys.executable, *words], stage.folder / f"{name}-{number}.log")
     server.start()
+    _pin(server, core)
     return server

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.cli import main
+from weft.cluster.snapshot.form import KIND
 
 
 def refused(
@@ -68,3 +69,13 @@ def test_a_port_that_is_taken_and_an_address_of_others_are_named(
         assert f"127.0.0.1:{port}: cannot be listened on" in said
     said = refused(capsys, monkeypatch, "--demo", "--address", "192.0.2.1", "--port", "0")
     assert "192.0.2.1:0: cannot be listened on" in said
+
+
+def test_a_snapshot_of_another_version_is_refused_with_the_way_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "weft.dev/v0", "kind": KIND}))
+    said = refused(capsys, monkeypatch, "--snapshot", str(path))
+    assert f"{path}, field apiVersion: 'weft.dev/v0' is not " in said
+    assert "take it with this version of Weft" in said

@@ -93,10 +93,10 @@ class UsageGauges:
                 memory = {group: float(getattr(e, f"{what}_mib")) for group, e in held.items()}
                 yield gauge(f"weft_{name}_gpu_memory_{what}_mib", text, memory, *by)
 
-        if self._queues.reported:  # which report what queues hold
-            for what in ("idle", "lent"):
-                memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
-                yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
+        queues = queues if self._queues.reported else {}  # as what queues hold is
+        for what in ("idle", "lent"):
+            memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
+            yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
 
     def _queue(self, pod: UsedBy) -> str:
         return self._queues.name_of(GROUPINGS["queue"](pod))
