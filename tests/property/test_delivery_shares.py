@@ -336,7 +336,7 @@ def is_refused_to_who_asks_for_nothing_and_to_whom_it_was_not_placed(name, drawn
     asks_nothing = msgspec.structs.replace(
         pod, metadata=meta, spec=msgspec.structs.replace(spec, containers=bare)
     )
-    assert "asks for no GPU" in why_not_due(record, asks_nothing, node, chosen)
+    assert "requests no GPU" in why_not_due(record, asks_nothing, node, chosen)
     unplaced = changed(pod, **{PLACEMENT: None, PLACEMENT_COPY: None})
     assert "missing" in why_not_due(record, unplaced, node, chosen)
     edited = changed(pod, **{PLACEMENT: text.replace('"shares":[[', '"shares":[[1')})

@@ -62,7 +62,7 @@ def test_an_slo_below_the_p99_alone_leaves_nothing_and_that_is_said() -> None:
         assert bound_on(request.shape.slowdown_limit, "T4", 1.10) == 1.0
         (note,) = [one for one in request.warnings if SLO in one]
         assert where in note
-        assert "only pods that cost it nothing" in note
+        assert "only with pods that are predicted not to slow it down" in note
 
 
 WRONG = (

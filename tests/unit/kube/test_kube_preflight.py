@@ -50,7 +50,7 @@ async def test_it_is_said_at_once_then_every_thirty_seconds_and_when_it_answers(
     (first_s, first), *again, (last_s, last) = said
     assert first_s == 0
     assert first.startswith(f"the API server {server.url} does not answer: GET /version: 503")
-    assert "asks again until it does" in first
+    assert "retrying until it does" in first
     times = [first_s, *(at_s for at_s, _ in again)]
     assert len(times) > 3
     assert last_s - times[-1] <= 35
