@@ -187,10 +187,14 @@ class LiveJobs:
         return any(each is not None and each.state == "reserved" for each in held)
 
     def settled(
-        self, free_for: Callable[[Json], Cards], kept_off: Callable[[Json, str], bool]
+        self,
+        free_for: Callable[[Json], Cards],
+        kept_off: Callable[[Json, str], bool],
+        filtered: Callable[[Json], bool],
     ) -> Iterator[str]:
         """Tell what is wrong with gangs once all has settled. `free_for` tells what is free for a
-        pod, `kept_off` whether something else than room keeps it off a node."""
+        pod, `kept_off` whether something else than room keeps it off a node, `filtered` whether its
+        policy refuses GPUs that have room: one with another pod of the gang, perhaps."""
         for gang in self.gangs.values():
             running = self.runs(gang.name)
             if any(node_of(pod) and marks_of(pod) is None for pod in self.pods_of(gang)):
@@ -203,7 +207,7 @@ class LiveJobs:
             elif not running and len(waiting) >= gang.least:
                 free = free_for(waiting[0])
                 here = {node: free[node] for node in free if not kept_off(waiting[0], node)}
-                if self._fits(gang, here):
+                if self._fits(gang, here, one_each=filtered(waiting[0])):
                     yield f"gang {gang.name} waits, and {gang.least} of its pods fit"
 
     def _told(self, gang: LiveGang) -> Iterator[str]:
@@ -214,8 +218,8 @@ class LiveJobs:
         if told != ["True"]:
             yield f"gang {gang.name} runs, and {INITIALLY} of its PodGroup is {told}"
 
-    def _fits(self, gang: LiveGang, free: Cards) -> bool:
-        """True if as many of its pods as it needs have room, at the least."""
+    def _fits(self, gang: LiveGang, free: Cards, *, one_each: bool) -> bool:
+        """True if as many of its pods as it needs have room, `one_each` node or more."""
         ask = ask_of({"metadata": {}, "spec": gang.spec})
         found = 0
         for cards in free.values():
@@ -223,6 +227,8 @@ class LiveJobs:
             while fits(ask, [(mib, milli, bool(idle)) for mib, milli, idle in left]):
                 _take(ask, left)
                 found += 1
+                if one_each:
+                    break
         return found >= gang.least
 
 

@@ -476,6 +476,7 @@ def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
     for wrong in world.jobs.settled(
         lambda pod: _free(world, live, _opened(live, pod)),
         lambda pod, name: _kept_off(world, live, pod, name),
+        lambda pod: _filtered(_assessed(live, pod)),
     ):
         world.violation(wrong)
 
@@ -523,8 +524,7 @@ def _kept_off(world: World, live: EngineCluster, pod: Json, node: str) -> bool:
     """True if something else than room keeps the pod off the node, or may."""
     found = _assessed(live, pod, without=_opened(live, pod))
     # Of several GPUs at once the reason of the last search stands, not the policy's.
-    filtered = found is not None and found.profile.device_filters
-    if world.gives_more or (filtered and ask_of(pod).count > 1):
+    if world.gives_more or (_filtered(found) and ask_of(pod).count > 1):
         return True
     if found is not None and node in _refused_by_policy(live, found):
         return True
@@ -533,6 +533,11 @@ def _kept_off(world: World, live: EngineCluster, pod: Json, node: str) -> bool:
         world.hits["kept waiting by a rule"] += 1
         return True
     return False
+
+
+def _filtered(found: Assessment | None) -> bool:
+    """True if a policy of the pod's refuses GPUs that have room."""
+    return found is not None and bool(found.profile.device_filters)
 
 
 def _assessed(
