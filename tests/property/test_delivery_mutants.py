@@ -22,7 +22,7 @@ def who_asks_for_nothing_is_believed(patch: Patch) -> None:
 
     def why_not_due(*given: object) -> str:
         problem = rightly(*given)  # type: ignore[arg-type]
-        return "" if "asks for no GPU" in problem else problem
+        return "" if "requests no GPU" in problem else problem
 
     patch.setattr("test_delivery_shares.why_not_due", why_not_due)
 
