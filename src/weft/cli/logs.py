@@ -75,7 +75,7 @@ def daemon(log_format: LogFormat, level: LogLevel, *, node: str = "") -> Iterato
 
 
 def _of_thread(args: threading.ExceptHookArgs) -> None:
-    name = args.thread.name if args.thread is not None else "a thread"
+    name = args.thread.name if args.thread is not None else "of unknown name"
     if args.exc_value is not None and args.exc_type is not SystemExit:
         log.error("thread %s failed: %s", name, args.exc_value, exc_info=args.exc_value)
 

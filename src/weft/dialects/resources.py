@@ -165,10 +165,9 @@ class PodWords:
         found = {id(slot): slot for name in names for slot in self.naming.get(name, ())}
         return list(found.values())
 
-    def asks_for(self, names: Iterable[str]) -> bool:
+    def asks_for(self, names: tuple[str, ...]) -> bool:
         """Return True if any container names one of these resources with anything but zero."""
-        wanted = frozenset(names)
-        return any(names_any(slot.container, wanted) for slot in self.naming_any(wanted))
+        return any(self.asking[names])
 
 
 class _Asking(dict[tuple[str, ...], list[bool]]):

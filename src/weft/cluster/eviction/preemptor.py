@@ -128,10 +128,8 @@ class Preemptor:
             self._report(NotEvicted(uid, NOT_LEADING, refused=False))
         elif not self._leads_for(2 * _TIMEOUT_S):
             self._report(NotEvicted(uid, LEASE_ENDS, refused=False))
-        elif not self._stands(uid, why):
-            self._report(NotEvicted(uid, NO_LONGER, refused=False))
-        elif not self._has_room(uid, why):
-            self._report(NotEvicted(uid, NO_ROOM))
+        elif hindrance := self._hindrance(uid, why):
+            self._report(NotEvicted(uid, hindrance, refused=hindrance == NO_ROOM))
         elif pod.metadata.deletion_timestamp or await self._ask(pod, why):
             self._wait_for(pod)
 
@@ -141,18 +139,19 @@ class Preemptor:
         holding = self._engine.ledger.holdings.get(uid)
         return holding is not None and holding.state == "reserved"
 
-    def _stands(self, uid: str, why: PreemptedFor) -> bool:
-        """Return True while the pod holds its place and may be ended, and another pod waits for
-        that. Since the decision, another scheduler's binding of the pod may have been seen, or the
-        other pod may have been placed."""
+    def _hindrance(self, uid: str, why: PreemptedFor) -> str:
+        """Return why the pod must not be ended any more; "" while it holds its place, another pod
+        waits for that, and a pod that is to move has room. Since the decision, another scheduler's
+        binding of the pod may have been seen, or the other pod may have been placed."""
         preemption = self._engine.preemption
         awaited = why.uid in preemption.nominations or any(preemption.waiting_for(uid))
-        return awaited and uid in preemption.standings and uid in self._engine.ledger.holdings
-
-    def _has_room(self, uid: str, why: PreemptedFor) -> bool:
-        """Return True if the pod ends for good, or there still is room where it is to move."""
+        stands = uid in preemption.standings and uid in self._engine.ledger.holdings
+        if not (awaited and stands):
+            return NO_LONGER
         still = partial(still_has_room, self._engine, uid, why)
-        return not why.moves_to or self._engine.side_tasks.run(NO_ROOM, still, False)
+        if why.moves_to and not self._engine.side_tasks.run(NO_ROOM, still, False):
+            return NO_ROOM
+        return ""
 
     def _leads_for(self, seconds: float) -> bool:
         return self.leading and (self._may_write is None or self._may_write(seconds))
@@ -177,10 +176,8 @@ class Preemptor:
         refused = ""
         try:
             await self._surely(partial(self._mark, pod, text))
-            if not self._stands(meta.uid, why):
-                refused = NO_LONGER
-            elif not self._has_room(meta.uid, why):
-                refused = NO_ROOM
+            if hindrance := self._hindrance(meta.uid, why):
+                refused = hindrance
             elif why.law:
                 answer = await self._evict(pod)
                 if answer.outcome == "blocked":

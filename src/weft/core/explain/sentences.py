@@ -217,7 +217,7 @@ def _first(names: Sequence[str]) -> str:
 def gang_in_words(gang: GangDecision) -> str:
     """Say how many pods of the group exist or have places, of how many it needs."""
     if not gang.least:
-        return f"the size of group {gang.name} is not known yet: its PodGroup does not exist"
+        return f"the size of group {gang.name} is not known, so its pods wait"
     in_vain = ""
     if gang.most is not UNSET:
         in_vain = f"; the cluster has room for {gang.most:,} at most, were it empty"

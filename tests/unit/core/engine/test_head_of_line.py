@@ -25,6 +25,7 @@ from weft.core.engine import (
 from weft.core.engine.decision_faults import Faulted
 from weft.core.engine.kept_places import OTHERS_WAIT
 from weft.core.engine.questions import which_fit
+from weft.core.engine.records import GangDecision
 from weft.core.explain.kept_from import gang_now, kept_for, kept_from
 from weft.core.explain.sentences import gang_in_words
 from weft.core.framework import Profile
@@ -652,3 +653,9 @@ def test_of_pods_alike_one_that_may_take_the_place_waits_for_none_that_may_not()
     world.wakes.clear()
     world.tell(Tick())
     assert min(world.wakes) > world.now_ns
+
+
+def test_a_group_whose_size_is_unknown_is_said_to_wait_whatever_should_state_it() -> None:
+    """That may be a PodGroup, an annotation, or an owner."""
+    words = gang_in_words(GangDecision("team/train", least=0, there=2, found=0))
+    assert words == "the size of group team/train is not known, so its pods wait"
