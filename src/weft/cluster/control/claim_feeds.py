@@ -1,6 +1,6 @@
-"""ResourceSlices, DeviceClasses and ResourceClaims, followed where the API server has them.
+"""Follows ResourceSlices, DeviceClasses and ResourceClaims, if the API server has them.
 
-Who has no right to them counts no claims.
+If this process may not read them, no claims are counted.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ LACKING = "ResourceClaims are not counted, so their GPUs may be allocated twice:
 
 
 class ClaimFeeds:
-    """Takes in what the feeds bring. `tell` is given each event for the engine, `after` is called
-    once what came together is taken in: nodes may show other GPUs, and accounts have changed.
+    """Applies changes from the feeds. `tell` is called with each event for the engine, and `after`
+    once a batch of changes is applied, as nodes may show other GPUs, and accounts have changed.
 
-    Of claims that came together, and of which it is unknown which GPU they hold, the guesses are
-    made together: one by one, each would have those before it guessed again.
+    If it is unknown which GPUs the claims of a batch hold, the GPUs are guessed once for the whole
+    batch: one by one, each claim would cause the guesses for the earlier ones to be made again.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ClaimFeeds:
     ) -> None:
         self._client, self._nodes, self._pods = client, nodes, pods
         self._tell, self._after = tell, after
-        self._to_guess: set[str] = set()  # nodes on which claims came
+        self._to_guess: set[str] = set()  # nodes on which claims changed
 
     @property
     def kinds(self) -> OptionalKinds:

@@ -1,8 +1,8 @@
-"""Writes events and conditions: why a pod waits, where it went, what is wrong.
+"""Writes events and conditions: why a pod waits, where it was placed, what is wrong.
 
-A reason is a condition on the pod and an event about it; both writers hold back what they have
-just said, so a pod that is tried again and again does not flood anyone. A condition that was held
-back is offered once more when its time has come, so that the last word is the true one.
+A reason is a condition on the pod and an event about it. Both writers suppress what they have just
+written, so that a pod that is tried again and again does not flood readers. A suppressed condition
+is written later if it still holds, so that the last reason shown is the present one.
 """
 
 import asyncio
@@ -37,17 +37,16 @@ from weft.model.log_fields import about
 log = logging.getLogger("weft.cluster")
 _LEAST_INTERVAL_S = 0.2
 _AGAIN_S = 1.0
-_STUCK_FOR_S = 1.0  # so long the answer to "who is stuck" is good enough for a reason
+_STUCK_FOR_S = 1.0  # seconds for which the list of stuck pods is reused
 
 
 class EventReporterOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `interval_s`: between writes for one object and reason, 0.2 at least.
-    `scheduled`: whether each binding gets an event, as kube-scheduler's do; the largest part of
-    all writes.
-    `drain_s`: what is queued at the end is written within this time, or not at all.
-    `waiting`: pods whose reason is not written yet; beyond, the next try tells.
+    `interval_s`: the least time between writes for one object and reason, at least 0.2.
+    `scheduled`: write an event for each binding, as kube-scheduler does; this is the largest part
+    of all writes. `drain_s`: at the end, the time to write what is still queued. `waiting`: the
+    most pods whose reasons are queued; others are reported at their next try.
     """
 
     interval_s: float = 60
@@ -60,15 +59,15 @@ UNSCHEDULABLE, QUEUE_LIMIT = "Unschedulable", "QueueLimit"
 
 
 class WaitingReason(NamedTuple):
-    """A pod's PodScheduled condition: its message, and its reason. Autoscalers add nodes for
-    Unschedulable ones, and not for those that only their queue's limit holds up."""
+    """The message and reason of a pod's PodScheduled condition. Autoscalers add nodes for
+    Unschedulable pods, but not for pods that wait only because of their queue's limit."""
 
     text: str
     reason: str = UNSCHEDULABLE
 
 
 class EventReporter:
-    """Listens to a cluster's decisions and notices; run `run()` as a task beside it."""
+    """Reports a cluster's decisions and notices; `run()` must run as a task."""
 
     def __init__(
         self,
@@ -92,7 +91,8 @@ class EventReporter:
         live.on_notice.append(self._on_notice)
 
     async def run(self) -> None:
-        """Write what is heard, until cancelled; what is queued then is written within `drain_s`."""
+        """Write queued events and conditions until cancelled; then write the remaining ones within
+        `drain_s`."""
         works = (
             self._again_and_again("writing events", self.events.run),
             self._again_and_again("writing conditions", self._write_conditions),
@@ -115,7 +115,7 @@ class EventReporter:
                 await asyncio.gather(*writing, return_exceptions=True)
 
     async def _again_and_again(self, task: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run an endless task; restart it if it fails: only the write in progress is lost."""
+        """Run an endless task, and restart it if it fails; only the write in progress is lost."""
         while True:
             with self._live.faults.beside(task):
                 await work()
@@ -155,7 +155,8 @@ class EventReporter:
                 self._delayed.popitem(last=False)
 
     async def _offer_again(self) -> None:
-        """Write delayed conditions when their time has come; whoever fits by then is forgotten."""
+        """Write suppressed conditions once their time has come, unless the pod has a node by
+        then."""
         while True:
             await self._client.clock.sleep(self._interval_s / 4)
             now = self._client.clock.monotonic()
@@ -181,7 +182,7 @@ class EventReporter:
         self._reasons.pop(uid, None)
         self._delayed.pop(uid, None)
 
-    # --- what is heard ---
+    # --- decisions and notices ---
 
     def _on_decision(self, outcome: Attempt | BindOutcome) -> None:
         request = outcome.command.pod
@@ -196,14 +197,14 @@ class EventReporter:
         if isinstance(outcome, BindOutcome):
             self._forget(request.uid)
             _log_binding(outcome)
-            # Of pods that others decide for, these others tell (kube-scheduler does).
+            # Another scheduler's pods get their event from that scheduler.
             told_here = self.options.scheduled and self._live.pods.ours(pod)
             if isinstance(outcome.outcome, Bound) and told_here:
                 place = outcome.command.placement
                 text = bound_in_words(place.node, place.shares)
                 self._emit(_about(pod), "Scheduled", text, warning=False)
         elif isinstance(outcome.command, Unschedulable | Faulted):
-            record = outcome.command.record  # told once; what changes later, events tell
+            record = outcome.command.record  # a condition is not updated; later reasons are events
             if record.gang:
                 why = gang_refused_in_words(record, record.gang, request.warnings)
             else:
@@ -214,7 +215,8 @@ class EventReporter:
             _log_waiting(pod, why, level, record.seq)
 
     def _gang_waits(self, request: PodRequest, record: Record) -> None:
-        """Say on a pod of a gang that waits why it does; the event is about one of them."""
+        """Write on a pod of a waiting gang why it waits; the event is only about one pod of the
+        gang."""
         pod = self._live.pod(request.namespace, request.name)
         if pod is not None and pod.metadata.uid == request.uid and record.gang:
             text = gang_refused_in_words(record, record.gang, request.warnings)
@@ -228,8 +230,8 @@ class EventReporter:
                 return
             self._waits(pod, WaitingReason(notice.text))
             _log_waiting(pod, notice.text, logging.INFO)
-        # Events of nodes carry the node's name as UID, as the kubelet's do: `kubectl describe`
-        # looks for that.
+        # Events about nodes have the node's name as UID, as the kubelet's have, because `kubectl
+        # describe` expects that.
         about = (
             _about(pod)
             if pod is not None
@@ -240,7 +242,7 @@ class EventReporter:
     def _why(self, request: PodRequest) -> str:
         try:
             return self._reasons_of(request)
-        except Exception as error:  # it was decided all the same
+        except Exception as error:  # the decision stands
             return self._live.faults.answering(request, error)
 
     def _reasons_of(self, request: PodRequest) -> str:
@@ -266,7 +268,7 @@ class EventReporter:
 
 
 def _reason_of(record: Record) -> str:
-    """QueueLimit where no node refuses the pod for what others hold there."""
+    """Return QueueLimit if only the queue's limit keeps the pod waiting, else Unschedulable."""
     refused = [Code(code) for code, count in enumerate(record.counts) if code and count]
     others = [code for code in refused if code.is_by_others and code is not Code.QUEUE_LIMIT]
     return QUEUE_LIMIT if Code.QUEUE_LIMIT in refused and not others else UNSCHEDULABLE

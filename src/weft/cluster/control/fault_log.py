@@ -1,5 +1,5 @@
-"""Decisions, answers and work beside them that broke off: counted, and reported once for each pod
-and fault, or task."""
+"""Counts failed decisions, answers and side tasks, and logs each once: per pod and error, or per
+task."""
 
 import contextlib
 import logging
@@ -11,18 +11,18 @@ from weft.model.errors import PolicyError
 from weft.model.log_fields import NamedPod, about
 
 log = logging.getLogger("weft.cluster")
-_KEPT = 10_000  # faults that are remembered; of more, one may be told again
+_KEPT = 10_000  # faults that are remembered; beyond that one may be logged again
 
 
 class FaultLog:
-    """Counts and logs the faults of one process. `count` is how often something broke off."""
+    """Counts and logs the faults of one process. `count` is the number of failures."""
 
     def __init__(self) -> None:
         self.count = 0
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def observe(self, command: Faulted) -> bool:
-        """Take in the engine's report of a failed decision; True if it is about a pod."""
+        """Log the engine's report of a failed decision; return True if it is about a pod."""
         record = command.record
         pod = record if command.pod is not None else None
         self.report(pod, record.fault, command.error, cycle=record.seq)
@@ -37,7 +37,7 @@ class FaultLog:
         cycle: int | None = None,
         kind: str = "",
     ) -> None:
-        """Something about a pod (or none) broke off; `why` in words. It is reported once for each
+        """Count and log a failure about a pod (or none); `why` in words. It is logged once for each
         pod and `kind`, by default each `why`."""
         self.count += 1
         name = f"{pod.namespace}/{pod.name}" if pod is not None else ""
@@ -55,20 +55,20 @@ class FaultLog:
         log.error(text, subject, why, whose, exc_info=error, extra=fields)
 
     def task(self, task: str, error: Exception) -> None:
-        """Something beside deciding broke off: reported once for each task and kind of error."""
+        """Count and log a failure outside decisions, once for each task and kind of error."""
         whose = error.policy if isinstance(error, PolicyError) else type(error).__name__
         self.report(None, in_words(error, task), error, kind=f"{task}: {whose}")
 
     @contextlib.contextmanager
     def beside(self, task: str) -> Iterator[None]:
-        """Count and report what breaks off in here: it ends nothing else."""
+        """Count and log an error raised in the context, and suppress it."""
         try:
             yield
         except Exception as error:
             self.task(task, error)
 
     def answering(self, pod: NamedPod | None, error: BaseException) -> str:
-        """Log that an answer about a pod broke off; returns what to say instead."""
+        """Log that an answer about a pod failed; return the text to answer instead."""
         why = in_words(error, "answering about this pod")
         self.report(pod, why, error)
         return why

@@ -1,7 +1,7 @@
 """The live cluster as hosts see it. Hosts name this Protocol, never the class behind it.
 
 Everything happens on one event loop: between two awaits nothing changes. A decision is made inside
-`handle`; what it means for the world is a `Bind`, which `bind` carries out.
+`handle`, and returned as a `Bind`, which `bind` carries out.
 
     handle(BindOn(...)) ──▶ [Refused]               say so
                         └─▶ [Bind] ── await bind ──▶ an outcome of weft.kube.bind
@@ -41,7 +41,8 @@ from weft.model import Node, PodRequest
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try to place a pod: what was decided and how long the decision took, seconds."""
+    """One attempt to place a pod: the command decided on, and the seconds that the decision
+    took."""
 
     command: Bind | Unschedulable | Faulted
     took_s: float
@@ -56,10 +57,10 @@ class BindOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """Something for people beside decisions, about a pod, or about a node where `pod` is None.
+    """A message for people that is not a decision, about a pod, or about a node if `pod` is None.
 
-    `waits`: the pod waits for it, so that its PodScheduled condition says it too. An empty `text`
-    takes back what was said about the pod's waiting.
+    `waits`: the pod waits because of it, so it also becomes the pod's PodScheduled condition. An
+    empty `text` clears this reason.
     """
 
     reason: str
@@ -70,7 +71,7 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
 
 
 PartCommand = Evict | Nominate | EvictionWaived | Learnt | PeakLearnt
-"""Commands that parts carry out."""
+"""Commands that parts of the process carry out."""
 Decide = Callable[[Event, int], list[Command]]
 MayWrite = Callable[[float], bool]
 OnDecision = Callable[[Attempt | BindOutcome], None]
@@ -90,27 +91,27 @@ class StateStore(Protocol):
 
 
 class LeaderPart(Protocol):
-    """Something that a process does beside deciding, while it leads."""
+    """A part of the process that works outside decisions while the process leads."""
 
     def lead(self) -> None:
-        """Begin to lead: what is known already counts too."""
+        """Begin to lead; earlier events count too."""
         ...
 
     async def stop(self) -> None:
-        """Begin nothing more, and end what is under way."""
+        """Begin nothing new, and finish what is under way."""
         ...
 
 
 class ClusterHooks:
     """Functions to call when the cluster changes, in the order of each list.
 
-    `ends` say what else a pod means to the engine, before its own event, where it is gone or
-    something in it says that a container ended; `bound` is called with bound pods that changed, or
-    whose node did, and `gone` of UIDs that are no more; `nodes` of nodes that are new or other than
-    before, and names that are gone; `touched` of nodes whose account changed without the ledger's
-    leave, and `accounts` are called once changes that came together are taken in, if one of them
-    was of a bound pod. `slowdown_evictions` hear once a pod may be going for others' speed; `peaks`
-    say what a pod (by UID) was seen to use of a GPU at most.
+    `ends` return further events about a pod that is gone, or may have a container that ended, to be
+    handled before the pod's own event. `bound` is called with bound pods that changed, or whose
+    node changed; `gone` with the UID of a pod that is gone; `nodes` with new or changed nodes and
+    the names of deleted ones; `touched` with the name of a node on which holdings changed other
+    than by a decision; `accounts` after a batch of changes that may affect what bound pods hold.
+    `slowdown_evictions` are called when a pod may be evicted for slowing others; `peaks` return the
+    most memory of a GPU, MiB, that a pod (by UID) was seen to use.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class LiveCluster(Protocol):
 
     on_decision: list[OnDecision]
     leadership: Leadership
-    """True here if this process may bind now; else it names who may."""
+    """Tells whether this process may bind now, or else which one may."""
     faults: FaultLog
 
     @property
@@ -139,29 +140,30 @@ class LiveCluster(Protocol):
 
     @property
     def settings(self) -> DialectSettings:
-        """Settings to read pods by; where `gpushareUnit` is auto, each node says its own."""
+        """Settings by which pods are read; if `gpushareUnit` is auto, each node's unit counts."""
         ...
 
     @property
     def ready(self) -> bool:
-        """True once everything there was at the start has been taken in."""
+        """True once everything that existed at the start has been read."""
         ...
 
     @property
     def pods(self) -> PodView:
-        """The pods that the watch shows, the bad ones, and what was assumed of some."""
+        """The pods that the watch shows, with those that cannot be read, and what is assumed of
+        some."""
         ...
 
     def parse(self, pod: Pod) -> PodRequest:
-        """Return the pod with Kubernetes' own constraints on it; `BadInputError` where it
-        contradicts."""
+        """Return the pod's request, with Kubernetes' own constraints; raises `BadInputError` if the
+        pod contradicts itself."""
         ...
 
     def parse_asked(self, pod: Pod) -> PodRequest:
-        """Return the pod as kube-scheduler asks about it: taints, affinity (the pod's own and that
-        of pods on the nodes) and volumes are its business.
+        """Return the pod's request for a question of kube-scheduler, which itself checks taints,
+        affinity (the pod's own, and that of pods on the nodes) and volumes.
 
-        `BadInputError` where the pod contradicts itself.
+        Raises `BadInputError` if the pod contradicts itself.
         """
         ...
 
@@ -170,24 +172,26 @@ class LiveCluster(Protocol):
         ...
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod as the API has it now; None if there is none. Raises what `kube`
-        raises."""
+        """Return the pod as the API has it now; None if there is none. Raises the errors of
+        `kube`."""
         ...
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        """Return the pod with this UID as the watch showed it last, also if it was bound when it
-        was first seen."""
+        """Return the pod with this UID as the watch showed it last, bound or not; None if there is
+        none."""
         ...
 
     def handle(self, event: Event) -> list[Command]:
-        """Handle one event at once. Commands about queued pods, and wakes, are carried out.
+        """Handle one event at once. Commands about queued pods, and `Wake`s, are carried out.
 
-        Return the commands that are left to the caller: for a `BindOn` its `Bind` or `Refused`.
+        Return the commands that the caller has to carry out: for a `BindOn` its `Bind` or
+        `Refused`.
         """
         ...
 
     async def bind(self, command: Bind) -> Outcome:
-        """Write the placement, once, and tell the engine what became of it. Never `Unknown`.
+        """Write the placement, once, and report the outcome to the engine. The outcome is never
+        `Unknown`.
 
         A second call for a pod that is being bound waits for the first one's outcome.
         """
@@ -195,23 +199,23 @@ class LiveCluster(Protocol):
 
 
 class ClusterView(LiveCluster, Protocol):
-    """A live cluster as the parts of its process see it: they only read, and listen."""
+    """A live cluster for the parts of its process, which only read and listen."""
 
     on_notice: list[OnNotice]
     hooks: ClusterHooks
     stores: list[StateStore]
-    """Read before anything is decided."""
+    """Stores that are read before anything is decided."""
     decide: Decide
-    """The engine's `handle`, or a recorder's around it."""
+    """The engine's `handle`, or a recorder's function around it."""
     may_write: MayWrite | None
-    """True for so many seconds that the lease lasts; None where there is no lease."""
+    """Returns True if the lease lasts for this many more seconds; None if there is no lease."""
     binder: Binder
     optional: OptionalFeeds
-    """Kinds that the API server need not have, and which of them may not be read."""
+    """Kinds that the API server may lack, and those that this process may not read."""
 
     @property
     def client(self) -> ApiClient:
-        """The API client, whose answers are counted and whose clock it is."""
+        """The API client; it counts its answers, and has the clock."""
         ...
 
     @property
@@ -221,7 +225,7 @@ class ClusterView(LiveCluster, Protocol):
 
     @property
     def feeds(self) -> Sequence[WatchFeed[Any]]:
-        """The list-watches: how they are doing."""
+        """The list-watches, whose state is reported."""
         ...
 
     @property
@@ -230,7 +234,7 @@ class ClusterView(LiveCluster, Protocol):
         ...
 
     def stuck(self) -> list[StuckPod]:
-        """Pods that hold GPUs and cannot end by themselves, the longest first."""
+        """Bound pods that hold GPUs and cannot end by themselves, the longest stuck first."""
         ...
 
     def notice(self, notice: Notice) -> None:

@@ -1,7 +1,8 @@
 """Leadership: this process decides and binds, or another one does.
 
-A process begins as a follower. Without a lease it leads as soon as it has read everything; with one
-when it has the lease and has read everything once more. Leadership does not come back.
+A process begins as a follower. Without a lease it leads as soon as it has read everything; with a
+lease, once it holds the lease and has read everything again. A process that lost leadership never
+leads again.
 """
 
 import asyncio
@@ -11,11 +12,11 @@ NOBODY = "no Weft process leads yet; ask again in some seconds"
 
 
 class LeaseHolder(Protocol):
-    """A process that waits for the lease, or has it (`weft.kube.lease.Elector`)."""
+    """A process that waits for the lease, or holds it (`weft.kube.lease.Elector`)."""
 
     @property
     def other(self) -> str:
-        """Another process that has the lease, as far as is known; else ""."""
+        """Name of another process that holds the lease, if known; else ""."""
         ...
 
     def may_bind(self, seconds: float) -> bool:
@@ -36,7 +37,7 @@ class Leadership:
 
     @property
     def elsewhere(self) -> str:
-        """Another process that leads, as far as is known; else ""."""
+        """Name of another process that leads, if known; else ""."""
         return self._lease.other if self._lease is not None else ""
 
     @property

@@ -1,14 +1,14 @@
-"""One engine kept equal to what the API shows, and its decisions written. See `interface`.
+"""Keeps one engine equal to what the API shows, and writes its decisions. See `interface`.
 
     start() ──▶ ready: knows all, answers questions ──▶ lead() ──▶ decides and binds ──▶ stop()
 
-Pods wait in the engine's queue; each `Bind` is a task, never two for one pod; what became of it
-goes back to the engine as an event. Leadership that was lost never comes back: its decisions end
-with the process, and until then `may_bind` holds them back.
+Pods wait in the engine's queue; each `Bind` is a task, never two for one pod; its outcome goes back
+to the engine as an event. A process that lost leadership never leads again: it ends, and until then
+`may_bind` refuses its writes.
 
-A Binding carries the system's own annotations, Weft's placement and its copy, and the delivery
-record, with the term and what must still be true. Where the agent on the node offers it, no
-container of the pod starts without that agent.
+A Binding carries the annotations of the pod's own system, Weft's placement with a copy, the
+delivery record, and the leader's term. If the agent on the node supports it, no container of the
+pod starts without that agent.
 """
 
 import asyncio
@@ -129,9 +129,10 @@ def bind_request(
     version: str = "",
     unchanged: Callable[[Pod], bool] | None = None,
 ) -> BindRequest:
-    """Return the request; `term` is the leader's, 0 without a lease. `limits` say how far the
-    ledger lets GPUs be promised. `version` is the pod's at the decision, and `unchanged` says
-    whether another still asks for that."""
+    """Return the Binding's request. `term` is the leader's, 0 without a lease; `limits` how far the
+    ledger overcommits GPUs; `closed` returns why the node no longer takes the pod, "" if it does.
+    `version` is the pod's at the decision; `unchanged` returns True if a later version of the pod
+    asks for the same."""
     request, placement = command.pod, command.placement
     most_permille = max(limits.overcommit_permille, limits.harvest_permille)
     marks, record = written(request, placement, node, now_ns, most_permille=most_permille)
@@ -158,15 +159,15 @@ def bind_request(
 
 
 def _may_tell_of_ends(pod: Pod) -> bool:
-    """Return True if anything in the pod could say that a container ended."""
+    """Return True if the pod may have a container that ended."""
     status = pod.status
     shown = status.container_statuses or status.init_container_statuses
     return bool(shown) or OUT_OF_MEMORY in (pod.metadata.annotations or {})
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
-    """Make the check that a pod still asks for what was decided, but for claims that were bound
-    since."""
+    """Return a check that a pod still asks for what was decided, ignoring claims bound since
+    then."""
 
     def unchanged(now: Pod) -> bool:
         try:
@@ -181,7 +182,7 @@ def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Ca
 
 
 def _volumes_aside(request: PodRequest) -> PodRequest:
-    """Return the request but for its volumes, whose demands follow from claims."""
+    """Return the request without its volumes, which change when claims are bound."""
     shape = request.shape
     constraints = replace(shape.constraints, volumes=(), storage=UNSET)
     return replace(request, shape=replace(shape, constraints=constraints), claims=UNSET)
@@ -191,18 +192,19 @@ def _volumes_aside(request: PodRequest) -> PodRequest:
 
 _C = TypeVar("_C", bound=PartCommand)
 _LEASES_AT_MOST_S = 2.0
-"""Longest wait for agents' Leases at the start: without them, as without the right to them, nodes
-are not judged."""
-_MOVED_PODS = 200  # whose terms select other namespaces, or whose group is another: at a time
-_MOMENT_S = 0.05  # the loop's clock is not the client's
+"""The longest wait for agents' Leases at the start; without Leases, nodes are not judged by
+them."""
+_MOVED_PODS = 200  # pods per batch, whose namespaces or group changed
+_MOMENT_S = 0.05  # the loop's clock differs slightly from the client's
 
 
 class EngineCluster:
     """The `LiveCluster` of a process: events in, commands out.
 
-    `lease` is asked before each write, and who else has it; None says that this process may always
-    write. Whatever else a process does about its pods (evictions, lessons, reports) are parts that
-    add themselves to `hooks`, `stores` and `parts`, and live from `lead` to `stop`.
+    `lease` is checked before each write, and names the holder if that is another process; None
+    means that this process may always write. Everything else about pods (evictions, learning,
+    reports) is done by parts that add themselves to `hooks`, `stores` and `parts`, and run from
+    `lead` to `stop`.
     """
 
     def __init__(
@@ -273,11 +275,11 @@ class EngineCluster:
         self._pod_feed = WatchFeed(client, PODS, self._take_pod, taken, on_synced=listed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
-        self._unseen: dict[str, float] = {}  # bound, and no watch showed them yet; since when
-        self._accounts_moved = True  # a bound pod, or one that is gone, may have changed them
+        self._unseen: dict[str, float] = {}  # bound pods not shown by a watch yet; since when
+        self._accounts_moved = True  # bound pods that changed or left may change what is held
 
     def carry(self, kind: type[_C], by: Callable[[_C], None]) -> None:
-        """Have commands of this kind carried out by a part; without one they come to nothing."""
+        """Have a part carry out commands of this kind; without a part, they are ignored."""
         self._carriers[kind] = by
 
     @property
@@ -292,12 +294,12 @@ class EngineCluster:
 
     @property
     def pods(self) -> PodView:
-        """The pods there are; only to be read."""
+        """The pods of the cluster; only to be read."""
         return self._pods
 
     @property
     def nodes(self) -> NodeView:
-        """The nodes there are; only to be read."""
+        """The nodes of the cluster; only to be read."""
         return self._nodes
 
     @property
@@ -306,7 +308,7 @@ class EngineCluster:
         return self._stream.feeds
 
     async def start(self) -> None:
-        """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
+        """Read everything that exists, and follow its changes. Decisions begin with `lead`."""
         client, nodes = self._client, self._nodes
         broken, changed = nodes.take_config_map, self._nodes_changed
         await self.optional.start()
@@ -335,8 +337,9 @@ class EngineCluster:
         return [WatchFeed(self._client, kind, take, self._volumes_changed) for kind, take in takes]
 
     async def lead(self, *, afresh: bool = True, term: int = 0) -> None:
-        """Decide from now on. `afresh`: another may have bound pods that no watch has shown yet,
-        so everything is listed once more first. `term` is the lease's; it goes into bindings."""
+        """Decide from now on. `afresh`: list everything once more first, as another process may
+        have bound pods that no watch has shown yet. `term` is the lease's; it is written into
+        Bindings."""
         for store in self.stores:
             with self.faults.beside("reading what was learnt"):
                 await store.lead()
@@ -360,11 +363,11 @@ class EngineCluster:
             self.handle(event)
 
     async def failed(self) -> None:
-        """Return never, but raise what ended the taking-in, if anything does."""
+        """Wait forever, or raise the error that ended following the API."""
         await self._stream.failed()
 
     async def stop(self) -> None:
-        """Decide nothing more; return when every write under way has ended."""
+        """Decide nothing more; returns once all writes under way have ended."""
         self._pods.deciding = self.ready = False
         self.leadership.end()
         self._volume_binder.changed()
@@ -376,12 +379,12 @@ class EngineCluster:
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
     def parse(self, pod: Pod) -> PodRequest:
-        """Return the pod with Kubernetes' own constraints on it."""
+        """Return the pod's request, with Kubernetes' own constraints."""
         pods = self._pods
         return read(pod, self.settings, self._volumes, pods.namespaces, pods.groups)
 
     def parse_asked(self, pod: Pod) -> PodRequest:
-        """Return the pod as kube-scheduler asks about it."""
+        """Return the pod's request for a question of kube-scheduler."""
         return read_asked(pod, self.settings)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
@@ -389,23 +392,24 @@ class EngineCluster:
         return self._pods.pods.get((namespace, name))
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        """Return the same, by UID."""
+        """Return the pod with this UID as the watch showed it last."""
         return self._pods.by_uid(uid)
 
     def stuck(self, now: datetime.datetime | None = None) -> list[StuckPod]:
-        """Pods that hold GPUs and cannot end by themselves, the longest first, at `now` (UTC)."""
+        """Return pods that hold GPUs and cannot end by themselves at `now` (UTC), the longest stuck
+        first."""
         candidates = self._pods.perhaps_stuck()
         at = now or self._client.clock.wall()
         return stuck(candidates, self._nodes.objects, self.engine.ledger.holdings, at)
 
     def handle(self, event: Event) -> list[Command]:
-        """Handle one event at once; return the commands that are left to the caller."""
+        """Handle one event at once; return the commands that the caller has to carry out."""
         began = self._client.clock.monotonic()
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
         try:
             commands = self.decide(event, int(began * 1e9))
-        except Exception as error:  # it is no pod's: the process ends, and starts anew from the API
+        except Exception as error:  # no pod's fault: the process ends, and starts anew
             self._stream.fail(error)
             raise
         for command in commands:
@@ -440,7 +444,7 @@ class EngineCluster:
             return None
 
     async def bind(self, command: Bind) -> Outcome:
-        """Write the placement, once; see `interface`."""
+        """Write the placement once; see `interface`."""
         return await asyncio.shield(self._begin(command, versioned=False))
 
     # --- writing ---
@@ -461,7 +465,7 @@ class EngineCluster:
     def _settled(self, uid: str, task: "asyncio.Task[Outcome]") -> None:
         if self._binding.get(uid) is task:
             del self._binding[uid]
-        # A fault of ours: what became of the pod is not known, and who starts anew reads it.
+        # An error in Weft: the pod's fate is unknown until a new process reads it from the API.
         if not task.cancelled() and (error := task.exception()) is not None:
             self._stream.fail(error)
 
@@ -480,13 +484,13 @@ class EngineCluster:
         if isinstance(outcome, Bound):
             self.handle(PodBound(uid))
         elif isinstance(outcome, AlreadyBound):
-            pass  # it holds something: what we booked stays until the watch says what and where
+            pass  # what we reserved stays until the watch shows what it holds, and where
         elif isinstance(outcome, Gone):
             self._pods.mark_gone(uid)
             self.handle(PodGone(uid))
         else:
             self.handle(BindFailed(uid, type(outcome).__name__))
-            # It may ask for something else by now.
+            # The pod may have changed since.
             if versioned and (event := self._pods.resend(uid)) is not None:
                 self.handle(event)
         took = self._client.clock.monotonic() - began
@@ -494,16 +498,17 @@ class EngineCluster:
         return outcome
 
     def _tell(self, decision: Attempt | BindOutcome) -> None:
-        """Inform the parts that count and report; an error there changes no decision."""
+        """Report to the parts that count and report decisions; an error in one changes no
+        decision."""
         for hook in self.on_decision:
             with self.faults.beside("telling of a decision"):
                 hook(decision)
 
     def _request(self, command: Bind, version: str) -> BindRequest:
         name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
-        node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
+        node = self._nodes.nodes.get(name, Node(name))  # nothing is sent for a node that is gone
         if command.pod.dialect == Koordinator.name:
-            node = self._pods.there(name) or node  # its marks call cards otherwise
+            node = self._pods.there(name) or node  # its marks have other numbers
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
         limits = self.engine.ledger.limits
@@ -519,11 +524,11 @@ class EngineCluster:
             unchanged=asks_the_same(command.pod, self.parse),
         )
 
-    # --- taking in ---
+    # --- reading changes ---
 
     def _close_nodes(self, changes: list[Change[Any]]) -> None:
-        """Tell the engine at once of nodes that were closed, so that the next decision already
-        leaves them out."""
+        """Report closed nodes to the engine at once, so that the next decision already avoids
+        them."""
         closures = [closed for change in changes if (closed := self._nodes.take_node(change))]
         if closures:
             self.handle(NodesClosed(tuple(closures)))
@@ -548,13 +553,13 @@ class EngineCluster:
             also: Sequence[Event] = ()
             try:
                 also = events_of(pod, gone)
-            except Exception as error:  # a mistake of ours in reading one pod: the process goes on
+            except Exception as error:  # an error in reading one pod must not end the process
                 self._pods.fault(pod, error)
             for each in also:
                 self.handle(each)
         try:
             event = self._pods.forget(pod) if gone else self._pods.update(pod)
-        except Exception as error:  # as above
+        except Exception as error:  # likewise
             self._pods.fault(pod, error)
         for ordered in self._pods.in_safe_order([event]):
             self.handle(ordered)
@@ -581,8 +586,8 @@ class EngineCluster:
         self._check_accounts()
 
     def _free_unseen(self, synced: Synced) -> None:
-        """Release pods that were bound before this list was requested and are not in it. They are
-        gone; no watch event says so of a pod that the watch never showed."""
+        """Release pods that were bound before this list was requested and are not in it: they are
+        gone, but a watch reports no deletion of a pod that it never showed."""
         for uid in [uid for uid, since in self._unseen.items() if since < synced.asked_s]:
             del self._unseen[uid]
             self._pods.mark_gone(uid)
@@ -603,7 +608,7 @@ class EngineCluster:
             self._pods.remove_node(name)
         for check in self.hooks.nodes:
             check(new, gone)
-        # What its pods hold first: the engine decides as soon as it hears of a node.
+        # Holdings first: the engine decides as soon as it is told of a node.
         renamed, self._nodes.renamed = self._nodes.renamed, set()
         for name in sorted(renamed.difference(node.name for node in new)):
             self._hear_of(self._pods.on_node(name))
@@ -618,7 +623,7 @@ class EngineCluster:
         self._check_accounts()
 
     def _hear_of(self, pods: Sequence[Pod]) -> None:
-        """Charge these pods again, as what their node shows has changed."""
+        """Charge these pods again, as their node shows other GPUs."""
         for event in self._pods.in_safe_order([self._pods.update(pod) for pod in pods]):
             self.handle(event)
 
@@ -647,15 +652,15 @@ class EngineCluster:
         self._volume_binder.changed()
 
     def _wanted_on(self, uid: str, node: str) -> Node | None:
-        """Return the node, where the pod still is to be bound there, by this process."""
+        """Return the node if this process still has to bind the pod there; else None."""
         pod = self._pods.by_uid(uid)
         if pod is None or pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended:
             return None
         return self._nodes.nodes.get(node) if self.leadership.here else None
 
     def _tell_moved(self) -> None:
-        """Tell of some pods whose terms select other namespaces than before, or whose group is
-        another."""
+        """Report some of the pods whose terms select other namespaces than before, or whose group
+        changed."""
         for event in self._pods.moved(_MOVED_PODS):
             self.handle(event)
 
@@ -663,7 +668,7 @@ class EngineCluster:
         self.notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
     def notice(self, notice: Notice) -> None:
-        """Pass the notice to the parts that report to people; an error there changes nothing."""
+        """Pass the notice to the parts that report to people; errors there are only logged."""
         for hook in self.on_notice:
             with self.faults.beside("telling of a notice"):
                 hook(notice)

@@ -1,10 +1,10 @@
-"""Kinds of objects that an API server need not have, or let one read: followed where both is so.
+"""Follows kinds of objects that an API server may lack, or may not let this process read.
 
-    asked at the start ──▶ served, and we may ──▶ followed, before nodes and pods
-                      └──▶ not served, or we may not ──▶ looked for again, every few minutes
+    checked at the start ──▶ served and readable ──▶ followed, before nodes and pods
+                        └──▶ otherwise ──▶ checked again every few minutes
 
-An API server without them costs one request a kind at the start, and then one every few minutes for
-all kinds together. Who has no right to a kind is told so once.
+This costs one request for each kind at the start, and then one every few minutes for all kinds
+together. A missing right to read a kind is logged once.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from weft.kube.watch import Change, ChangeStream, Synced, WatchFeed
 log = logging.getLogger("weft.cluster")
 
 LOOKS_EVERY_S = 300.0
-"""Mean time between two looks; each is drawn within a fifth of it, so that replicas that started
-together do not ask together."""
+"""The mean time between two checks; each interval varies by up to a fifth, so that replicas that
+started together do not check together."""
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 10.0
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 _NO_DEVICES = (
@@ -54,11 +54,10 @@ _CORE = "/api/"
 
 
 class OptionalKinds(NamedTuple):
-    """Kinds of one API version that are followed together, by the feeds that `feeds` makes.
+    """Kinds of one API version that are followed together, by the feeds that `feeds` creates.
 
-    `lacking_text` is logged, with the `rights` that are missing in its place {}. Of kinds with the
-    same `objects`, which are the same objects in several versions, the first that is served is
-    followed, and no other.
+    `lacking_text` is logged if rights are missing, with these in place of {}. Kinds with the same
+    `objects` are versions of the same objects: only the first that is served is followed.
     """
 
     kinds: Sequence[Resource[Any]]
@@ -69,7 +68,8 @@ class OptionalKinds(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Group and version, `resource.k8s.io/v1`; of the kinds that all API servers have, `v1`."""
+        """The group and version, such as `resource.k8s.io/v1`; `v1` for the kinds that every API
+        server has."""
         return self.kinds[0].path.removeprefix("/apis/").removeprefix(_CORE)
 
     @property
@@ -79,8 +79,8 @@ class OptionalKinds(NamedTuple):
 
 
 class OptionalFeeds:
-    """Starts the feeds of such kinds on `stream`. `unreadable` names, by version, the rights that
-    are missing to kinds that the API server has."""
+    """Starts the feeds of optional kinds on `stream`. `unreadable` lists, by version, the missing
+    rights to kinds that the API server has."""
 
     def __init__(
         self, client: ApiClient, stream: ChangeStream, kinds: Sequence[OptionalKinds]
@@ -91,8 +91,8 @@ class OptionalFeeds:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Follow what is there; returns when all of it has been taken in. Asks until the API server
-        answers: not to know is no reason to start without."""
+        """Follow the kinds that are available; returns once all their objects have been read.
+        Retries until the API server answers, as it must be known which kinds it has."""
         backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, self._client.rng)
         followed: list[OptionalKinds] = []
         for each in self._waiting:
@@ -110,7 +110,7 @@ class OptionalFeeds:
             self._looking.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop checking for further kinds."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -136,7 +136,7 @@ class OptionalFeeds:
         return not lacking
 
     async def _look_again(self) -> None:
-        """Follow the kinds that appear later, or that one may read later."""
+        """Follow kinds that become available or readable later."""
         client = self._client
         while self._waiting:
             await client.clock.sleep(LOOKS_EVERY_S * (0.8 + 0.4 * client.rng.random()))
@@ -161,7 +161,7 @@ class OptionalFeeds:
 
 
 def _are_among(kinds: OptionalKinds, followed: Sequence[OptionalKinds]) -> bool:
-    """Return True if these objects are followed in another version."""
+    """Return True if another version of these objects is followed."""
     return bool(kinds.objects) and any(each.objects == kinds.objects for each in followed)
 
 
@@ -179,8 +179,8 @@ def namespace_kinds(
     client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
 ) -> OptionalKinds:
     """Return the `OptionalKinds` of namespaces, which this process may not be allowed to read.
-    `tell` takes some of the pods whose terms select others than before, or whose group is another
-    by them; the rest comes in its turn."""
+    `tell` reports a batch of the pods whose selected namespaces or group changed; it is called
+    until none are left."""
 
     def take(change: Change[MetaOnly]) -> None:
         pods.namespaces.take(change)
@@ -200,8 +200,7 @@ def namespace_kinds(
 
 
 def budget_kinds(client: ApiClient, tell: Callable[[BudgetsChanged], object]) -> OptionalKinds:
-    """Return the `OptionalKinds` of disruption budgets; `tell` is called with those that
-    changed."""
+    """Return the `OptionalKinds` of disruption budgets; `tell` is called with the changed ones."""
     view = BudgetView()
 
     def after() -> None:
@@ -217,9 +216,8 @@ def budget_kinds(client: ApiClient, tell: Callable[[BudgetsChanged], object]) ->
 def group_kinds(
     client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
 ) -> list[OptionalKinds]:
-    """Return the `OptionalKinds` of each system's PodGroups, which exist if its API is installed;
-    the newest of several versions. `tell` takes some of the pods whose group is another than
-    before; the rest comes in its turn."""
+    """Return the `OptionalKinds` of each system's PodGroups, in every version that may be served.
+    `tell` reports a batch of the pods whose group changed; it is called until none are left."""
 
     def of(system: str, kind: Resource[KubePodGroup]) -> OptionalKinds:
         def after() -> None:

@@ -24,12 +24,11 @@ from weft.model.queue_rules import (
 class EngineClusterOptions(msgspec.Struct, frozen=True):
     """Settings of a live cluster.
 
-    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
-    inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
-    the ledger's, `queues` are teams' shares, `head_of_line` says when places are kept, `moves` when
-    pods are moved for others.
-    `interference`: there is a table of it.
-    `volume_timeout_s`: how long a decided pod waits until its volumes are bound.
+    `names` are the schedulerNames to schedule for (None: those of all profiles), `rules` describe
+    the GPUs of nodes that report none, `links` how GPUs are connected; `limits` are the ledger's,
+    `queues` are teams' shares, `head_of_line` says when places are kept, `moves` when pods are
+    moved for others. `interference`: an interference table is configured. `volume_timeout_s`: how
+    long a placed pod waits until its volumes are bound.
     """
 
     names: Sequence[str] | None = None

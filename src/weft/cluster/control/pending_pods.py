@@ -1,4 +1,5 @@
-"""Pods that wait for a node, as whoever only reads a cluster has them: its engine queues none."""
+"""Lists pods that wait for a node, for processes that only read a cluster: their engine has no
+queue."""
 
 from typing import NamedTuple
 
@@ -15,10 +16,11 @@ class UnreadablePod(NamedTuple):
 
 
 def pending_of(live: LiveCluster) -> tuple[list[PodRequest], list[UnreadablePod]]:
-    """Return pending pods of the profiles or with GPU requests, and those of them that cannot be
-    read.
+    """Return the pending pods of the profiles or with GPU requests, and separately those that
+    cannot be read.
 
-    Sorted by descending priority, then age."""
+    Sorted by descending priority, then age.
+    """
     requests, bad = [], []
     waiting = live.pods.unbound()
     for pod in sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod))):

@@ -1,11 +1,11 @@
 """Makes a container runtime wait for Weft's agent: NRI's annotations of required plugins.
 
-containerd's default validator takes the first of these that a pod has for a container,
+containerd's default validator uses the first of these annotations that a pod has for a container,
 
     required-plugins.noderesource.dev/container.<name>, …/pod, required-plugins.noderesource.dev
 
-each a YAML list of plugins' names, and creates no container while one of them is away. So Weft is
-added to every list that it could take, and what the pod itself requires stays required.
+each a YAML list of plugins' names, and creates no container while one of these plugins is missing.
+So Weft is added to each list that it may use, and what the pod itself requires stays required.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ _BARE = REQUIRED_PLUGINS.rpartition("/")[0]
 _OF_CONTAINER = f"{_BARE}/container."
 _ALONE = f"[{PLUGIN}]"
 _LONGEST = 4096
-"""A longer list is nobody's need, and is replaced."""
+"""The longest list that is kept, in characters; a longer one is no serious use, and is replaced."""
 
 
 def required_plugins(present: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the annotations to add to a pod that has these, so that no container starts without
-    Weft."""
+    """Return the annotations to add to a pod that has the annotations `present`, so that none of
+    its containers starts without Weft's agent."""
     if not present:
         return {REQUIRED_PLUGINS: _ALONE}
     of_pod = present.get(REQUIRED_PLUGINS, present.get(_BARE))

@@ -1,7 +1,7 @@
-"""How long the API server has not been heard, for whoever shows what a watch brought.
+"""Measures how long the API server has been silent, for views of what a watch brought.
 
-A watch may be silent for a minute while all is well, and a network that swallows packets ends none.
-So a small request is sent every few seconds beside it.
+A watch may be silent for a minute although all is well, and a network that drops packets does not
+end it. So a small request is sent every few seconds.
 """
 
 import contextlib
@@ -16,21 +16,22 @@ _SHOWN = (NODES.name, PODS.name)
 
 
 class Silence(NamedTuple):
-    """Since when, in seconds before now, the API server has not been heard, and why."""
+    """How many seconds ago the API server was last heard, and the reason why it is not heard
+    now."""
 
     for_s: float
     why: str
 
 
 class ServerContact:
-    """Asks the API server for its version again and again, beside the watches of `live`."""
+    """Requests the API server's version periodically, besides the watches of `live`."""
 
     def __init__(self, live: ClusterView, every_s: float = 5.0) -> None:
         self._live, self._heard_s = live, live.client.clock.monotonic()
         self._why, self._every_s = "", every_s
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Request until cancelled."""
         client = self._live.client
         while True:
             with contextlib.suppress(LostError, NotSentError):
@@ -41,7 +42,7 @@ class ServerContact:
             await client.clock.sleep(self._every_s)
 
     def silence(self) -> Silence | None:
-        """Return since when nothing was heard; None if all is well."""
+        """Return how long the API server has been silent; None if it answers."""
         now_s = self._live.client.clock.monotonic()
         watches = [feed.watch for feed in self._live.feeds if feed.resource.name in _SHOWN]
         broken = [watch for watch in watches if watch.last_error]

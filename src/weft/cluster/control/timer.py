@@ -1,4 +1,4 @@
-"""The engine's alarm clock: one timer, for the earliest time that it asked for."""
+"""The engine's timer, set to the earliest time that the engine asked for."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,14 +7,16 @@ from weft.kube.clock import Clock
 
 
 class Alarm:
-    """Rings at the time that `at` names, or a little early: the engine then asks again."""
+    """Calls `ring` at the time set by `at`, or slightly early, in which case the engine sets it
+    again."""
 
     def __init__(self, clock: Clock, ring: Callable[[], object]) -> None:
         self._clock, self._ring = clock, ring
         self._at_ns = 0
 
     def at(self, at_ns: int) -> None:
-        """Ring then, by the clock's `monotonic`, in nanoseconds; if not earlier."""
+        """Set the alarm to this time of the clock's `monotonic`, ns, unless an earlier one is
+        set."""
         now_ns = int(self._clock.monotonic() * 1e9)
         if now_ns < self._at_ns <= at_ns:
             return

@@ -1,7 +1,8 @@
-"""Counts the pods that the API shows: what least-stranding, auto and fgd take for typical.
+"""Counts the pods that the API shows, as typical pods for the policies least-stranding, auto and
+fgd.
 
-Like all of Weft's state it is read from API objects alone, so that a new leader expects what the
-old one did. Until there are enough pods to tell anything, the policy's own cold start stays.
+The counts follow from API objects alone, so that a new leader expects what the old one did. Until
+there are enough pods, the policies' own cold start applies.
 """
 
 import asyncio
@@ -23,18 +24,18 @@ from weft.model import BadInputError, Shape
 
 LEARNT = PopularitySettings()
 LEAST_PODS = 20
-MOST_PODS = 2_000  # the newest say what comes; reading 20,000 would hold a start up for seconds
-_TURN = 200  # pods read before others have their turn
+MOST_PODS = 2_000  # the newest are representative; reading 20,000 would delay a start by seconds
+_TURN = 200  # pods read before other tasks run
 
 
 class TypicalInput:
-    """Tells the engine at most every `every_s`, and only where something changed; nothing of fewer
-    than `least_pods`.
+    """Sends the counts to the engine at most every `every_s`, if they changed, and if there are at
+    least `least_pods` pods.
 
-    Counting again makes the policy score every node again: often enough to follow the day, seldom
-    enough to cost nothing. fgd is told of the GPU pods that there are: those without a GPU have no
-    fragments to care about, and come in too many sizes. Who asks for `POPULAR_PODS` is told of all
-    that came, ended ones and those without a GPU on GPU nodes too, older ones counting less.
+    New counts make a policy score every node again: the interval follows changes over a day, at
+    little cost. Policies with the input `TYPICAL_PODS` (fgd) get the present GPU pods: pods without
+    a GPU cause no fragments, and have too many sizes. Policies with the input `POPULAR_PODS` get
+    all pods that came, also ended ones and pods without a GPU on GPU nodes; older pods count less.
     """
 
     def __init__(
@@ -48,16 +49,17 @@ class TypicalInput:
         self._least_pods = least_pods
         self._sent: dict[str, object] = {}
         self.usual: tuple[Shape, ...] = ()
-        """The commonest shapes that make up most pods of the last count; none before."""
+        """The most common shapes, which make up most pods of the last count; () before the first
+        count."""
 
     async def run(self) -> None:
-        """Count for ever, after `every_s` for the first time."""
+        """Count periodically until cancelled, first after `every_s`."""
         while True:
             await self._live.client.clock.sleep(self._every_s)
             await self.learn()
 
     async def learn(self) -> None:
-        """Count once; what breaks off costs this count, and is reported."""
+        """Count once; a failure is only reported."""
         try:
             await self.count()
         except Exception as error:
@@ -65,7 +67,7 @@ class TypicalInput:
             self._live.faults.report(None, why, error)
 
     async def count(self) -> None:
-        """Count once, and tell the engine what is new."""
+        """Count once, and send changed counts to the engine."""
         if self._settings.usual_pods:
             declared = {usual.shape(): usual.weight for usual in self._settings.usual_pods}
             self.usual = tuple(shape for shape in declared if shape.gpu_requests)
@@ -84,7 +86,7 @@ class TypicalInput:
             if shape is None or not (shape.gpu_requests or self._is_beside_gpus(pod)):
                 continue
             counted += bool(shape.gpu_requests)
-            # Ages are counted from the newest pod: without a new one, nothing changes.
+            # Ages are relative to the newest pod: without a new pod, nothing changes.
             came[shape] += weight_of(newest_s - _created_s(pod), self._settings.half_life_seconds)
             if shape.gpu_requests and not pod.ended:
                 now[shape] += 1
@@ -95,15 +97,15 @@ class TypicalInput:
             await self._tell(TYPICAL_PODS, now)
 
     def _is_beside_gpus(self, pod: Pod) -> bool:
-        """Return True if the pod has a node with GPUs, where its CPU is missing to them."""
+        """Return True if the pod runs on a node with GPUs, where it uses CPU that GPU pods need."""
         table = self._live.engine.ledger.table
         row = table.row_of.get(pod.spec.node_name or "", -1)
         return row >= 0 and bool(table.gpus[row])
 
     async def _tell(self, name: str, weights: Mapping[Shape, int]) -> None:
-        """Hand it to the policies that ask for it, where it is not what they were told last.
+        """Send the weights to the policies that take this input, unless they equal those sent last.
 
-        What is slow to work out of it is, in a thread and before: decisions go on meanwhile.
+        Slow preparations of a policy run in a thread first, while decisions go on.
         """
         takers = [policy for policy in self._live.engine.policies if name in policy.inputs]
         weights = {shape: weight for shape, weight in weights.items() if weight}
@@ -118,7 +120,7 @@ class TypicalInput:
 
 
 def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
-    """Return the commonest shapes, as many as make up `POPULAR` of these."""
+    """Return the most common of these shapes, as many as make up the part `POPULAR` of all."""
     counts = Counter(shapes)
     usual, covered = [], 0
     for shape, count in counts.most_common():
@@ -130,7 +132,8 @@ def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
 
 
 def typical_shape(pod: Pod, settings: DialectSettings) -> Shape | None:
-    """Return the pod's shape, as far as what is typical looks at it; None if it asks for no GPU."""
+    """Return the pod's shape, reduced to what counts for typical pods; None if it requests no
+    GPU."""
     shape = _shape(pod, settings)
     return shape if shape is not None and shape.gpu_requests else None
 
@@ -147,5 +150,5 @@ def _newest(pod: Pod) -> tuple[str, str]:
 
 
 def _created_s(pod: Pod) -> float:
-    """When the pod was created, seconds; 0 if the API does not say."""
+    """Return the pod's creation time, seconds since 1970; 0 if unknown."""
     return timestamp_ns(pod.metadata.creation_timestamp) / 1e9

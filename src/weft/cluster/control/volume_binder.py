@@ -1,13 +1,13 @@
-"""Has a decided pod's claims bound to the volumes that were chosen, before the pod itself is bound.
+"""Binds a placed pod's claims to the chosen volumes, before the pod itself is bound.
 
     bind ──▶ each volume gets its claimRef, each claim to be provisioned its selected-node
          ──▶ wait for the controller, and a provisioner, to bind them ──▶ "" (bound)
-         └─▶ otherwise, or after the time-out: why not. The pod gives its place up, and is retried
+         └─▶ otherwise, or after the time-out: the reason. The pod loses its place, and is retried
 
-Every write carries the object's UID and version: who comes second is refused, so no volume is given
-twice. Nothing is kept here that the API does not show: after a crash the next process reads a
-volume set apart for its claim, or a claim that has its node, and goes on from there. What was
-written is not taken back, as by kube-scheduler: a claim that was begun is finished on that node.
+Every write carries the object's UID and version: of two concurrent writes the second is refused, so
+no volume is given twice. All state is in the API: after a crash the next process finds a volume
+reserved for its claim, or a claim with its selected node, and continues. As with kube-scheduler,
+writes are not undone: a claim that was begun is completed on that node.
 """
 
 import asyncio
@@ -32,12 +32,13 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 class _NotNowError(Exception):
-    """The claim or volume is not as it was at the decision: the pod is to be decided again."""
+    """The claim or volume is not as it was at the decision: the pod has to be decided again."""
 
 
 class VolumeBinder:
-    """Binds the claims of pods. `may_write` is asked before each write. `wanted_on` gives the node
-    where a pod (by UID) still is to be bound; None, if pod, node or leadership is gone."""
+    """Binds the claims of pods. `may_write` is asked before each write. `wanted_on` returns the
+    node if the pod (by UID) still is to be bound there; None if the pod, the node or leadership is
+    gone."""
 
     def __init__(
         self,
@@ -52,16 +53,16 @@ class VolumeBinder:
         self._client, self._view = client, view
         self._may_write, self._wanted_on = may_write, wanted_on
         self._changed: dict[str, asyncio.Event] = {}
-        self._written: dict[str, int] = {}  # versions of what was written, by UID, until it shows
-        self._reserved: dict[str, str] = {}  # volumes that were set apart, by the claim's UID
+        self._written: dict[str, int] = {}  # versions written, by UID, until a watch shows them
+        self._reserved: dict[str, str] = {}  # volumes reserved, by the claim's UID
 
     def changed(self) -> None:
-        """Something changed that pods may wait for here: a volume, a claim, a pod that is gone."""
+        """Check waiting pods again, as a volume or claim changed, or a pod is gone."""
         for event in self._changed.values():
             event.set()
 
     async def bind(self, command: Bind) -> str:
-        """Have the pod's claims bound as was chosen; the reason why they are not, or ""."""
+        """Bind the pod's claims as chosen; return the reason why this failed, "" if it did not."""
         pod, node = command.pod, command.placement.node
         try:
             for chosen in _scarce_first(command.volumes):
@@ -79,14 +80,14 @@ class VolumeBinder:
     async def _write(self, namespace: str, chosen: ChosenVolume, node: str) -> None:
         claim = self._claim(namespace, chosen.claim)
         if is_bound(claim):
-            return  # another pod of the claim was quicker: whether it is right is seen below
+            return  # by another pod of this claim; `_is_done` checks the volume
         if chosen.volume:
             await self._reserve(claim, chosen.volume)
         else:
             await self._select(claim, node)
 
     async def _reserve(self, claim: PersistentVolumeClaim, name: str) -> None:
-        """Set the volume apart for the claim, as kube-scheduler does."""
+        """Reserve the volume for the claim by its claimRef, as kube-scheduler does."""
         volume = self._view.volumes.get(name)
         if volume is None:
             raise _NotNowError(f"volume {name} is gone")
@@ -105,15 +106,15 @@ class VolumeBinder:
             "uid": meta.uid,
             "resourceVersion": meta.resource_version,
         }
-        # Who set it apart by hand has it so: without the mark it is not freed with the claim.
+        # A volume reserved by hand keeps that: without the mark it is not freed with the claim.
         marks = {} if ref is not None else {BOUND_BY_CONTROLLER: "yes"}
         change = {"metadata": {"annotations": marks}, "spec": {"claimRef": wanted}}
         await self._patch(VOLUMES, volume.metadata, change)
         self._reserved[meta.uid] = name
 
     def _other_reserved(self, claim: PersistentVolumeClaim, name: str) -> str | None:
-        """Return a volume that an earlier try set apart for the claim, also where no watch shows
-        it."""
+        """Return the other volume that an earlier try reserved for the claim, even if no watch
+        shows that yet; None if there is none."""
         other = self._reserved.pop(claim.metadata.uid, name)
         volume = self._view.volumes.get(other)
         if other == name or volume is None:
@@ -124,7 +125,7 @@ class VolumeBinder:
         return other
 
     async def _select(self, claim: PersistentVolumeClaim, node: str) -> None:
-        """Have the claim's volume made on this node."""
+        """Select this node for provisioning the claim's volume."""
         selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
         if selected == node:
             return
@@ -134,8 +135,9 @@ class VolumeBinder:
         await self._patch(CLAIMS, claim.metadata, change)
 
     async def _patch(self, kind: Resource, meta: ObjectMeta, change: dict) -> None:  # type: ignore[type-arg]
-        """Write this to the object as it was seen. One that is otherwise by now is refused with a
-        conflict: the pod is tried again by what the watch then shows."""
+        """Patch the object in the version that was seen. If it has changed since, the write is
+        refused with a conflict, and the pod is tried again with the state that the watch then
+        shows."""
         if self._may_write is not None and not self._may_write(2 * _WRITE_S):
             raise _NotNowError("this process no longer leads")
         seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
@@ -146,7 +148,7 @@ class VolumeBinder:
         self._written[meta.uid] = _number(kind.decode(answer).metadata.resource_version)
 
     def _is_shown(self, meta: ObjectMeta) -> bool:
-        """Return True if a watch shows what was written to this object here, or a later state."""
+        """Return True if a watch has shown what was written to this object, or a later version."""
         written = self._written.get(meta.uid)
         if written is None or _number(meta.resource_version) >= written:
             self._written.pop(meta.uid, None)
@@ -175,7 +177,7 @@ class VolumeBinder:
             await self._sleep(changed, min(left_s, _LOOK_EVERY_S))
 
     def _late(self, waiting: list[ChosenVolume], node: str) -> str:
-        """Say who did not do what in time."""
+        """Return a message about claims that were not bound in time."""
         names = ", ".join(each.claim for each in waiting)
         made = any(not each.volume for each in waiting)
         who = f"no volume was made on {node}" if made else "the controller did not bind it"
@@ -191,8 +193,8 @@ class VolumeBinder:
             limit.cancel()
 
     def _is_done(self, pod: PodRequest, chosen: ChosenVolume, node: Node) -> bool:
-        """Return True if the claim is bound, to a volume that reaches the node; `_NotNowError`
-        where it will not be bound as was chosen."""
+        """Return True if the claim is bound to a volume that reaches the node. Raises
+        `_NotNowError` if it will not be bound as chosen."""
         claim = self._claim(pod.namespace, chosen.claim)
         if not self._is_shown(claim.metadata):
             return False
@@ -202,7 +204,7 @@ class VolumeBinder:
                 raise _NotNowError(f"{chosen.claim} got {name}, which does not reach {node.name}")
             return True
         if name:
-            return False  # on its way; a volume that does not show yet will
+            return False  # being bound; the watch may not show the volume yet
         if not chosen.volume:
             selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
             if selected != node.name:
@@ -223,9 +225,9 @@ class VolumeBinder:
 
 
 def _scarce_first(volumes: Sequence[ChosenVolume]) -> list[ChosenVolume]:
-    """Volumes that are there before those to be made. Who is killed in between leaves a claim whose
-    volume can be made where the other is; the other way round that node's may be given to others.
-    """
+    """Return existing volumes before volumes to be provisioned. If the process is killed in
+    between, an existing volume is reserved, and the other can still be provisioned on its node; in
+    the other order, the existing volume of that node might be given to another claim."""
     return sorted(volumes, key=lambda each: not each.volume)
 
 

@@ -1,6 +1,7 @@
-"""Counts what other systems and drivers wrote that is not as it should be, by kind.
+"""Counts invalid input from other systems and drivers, by kind.
 
-All of it is told where it is found: by a pod's event, the log, `weft status` and `weft doctor`.
+Each case is also reported where it is found: by a pod's event, the log, `weft status` and `weft
+doctor`.
 """
 
 from collections import Counter
@@ -12,8 +13,8 @@ from weft.model.bad_input import KINDS, BadInputKind
 
 
 def bad_input(live: ClusterView) -> dict[BadInputKind, int]:
-    """Return the number of pools, nodes, claims, pods and API versions of each kind now, also of
-    none."""
+    """Return how many pools, nodes, claims, pods and API versions have invalid input of each kind
+    now, including zeros."""
     found: Counter[BadInputKind] = Counter()
     slices, pods, claims = live.nodes.slices, live.pods, live.pods.claims
     found["pool-incomplete"] = len(slices.problems)

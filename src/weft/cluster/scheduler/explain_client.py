@@ -1,4 +1,4 @@
-"""Asks a live scheduler why a pod is where it is, for `weft explain pod` and the console."""
+"""Requests explanations from a live scheduler, for `weft explain pod` and the console."""
 
 import asyncio
 import re
@@ -41,8 +41,8 @@ class SchedulerAddress(NamedTuple):
 
 
 class SchedulerEndpoint(NamedTuple):
-    """A server to ask: its name for people, and the URL before the page's path; `address` is its
-    own URL inside the cluster, where that is known."""
+    """A server to ask: its name for people, and the URL that precedes the page's path; `address` is
+    its URL inside the cluster, "" if unknown."""
 
     where: str
     before: str
@@ -52,8 +52,8 @@ class SchedulerEndpoint(NamedTuple):
 class ExplainToken(NamedTuple):
     """Headers that carry a token; `lacking` says why there is none.
 
-    Behind the API server's proxy the scheduler cannot tell who asks. So the API server issues a
-    token of a service account that may read explanations, to a user who may create its tokens.
+    Behind the API server's proxy the scheduler cannot tell who asks. So a user who may create
+    tokens of a certain service account, which may read explanations, sends such a token.
     """
 
     headers: dict[str, str]
@@ -64,8 +64,8 @@ NO_PASS = ExplainToken({})
 
 
 async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
-    """Create a token for the scheduler in this namespace. A scheduler open to anyone answers
-    without."""
+    """Create a token for the scheduler in this namespace. Without a token, only a scheduler that is
+    open to everyone answers."""
     account = Account(namespace, ACCOUNT)
     try:
         return ExplainToken({TOKEN_HEADER: await make_token(client, account, AUDIENCE)})
@@ -84,7 +84,7 @@ def ask(source: SchedulerAddress, name: str) -> bytes:
 
 
 def _endpoint(source: SchedulerAddress) -> Endpoint:
-    """Return the scheduler itself, or the API server in front of it."""
+    """Return the endpoint of the scheduler itself, or of the API server in front of it."""
     if source.url:
         check_url(source.url, "--url")
         return Endpoint(source.url.rstrip("/"), FixedCredentials())
@@ -94,7 +94,8 @@ def _endpoint(source: SchedulerAddress) -> Endpoint:
 
 
 async def _ask(endpoint: Endpoint, source: SchedulerAddress, path: str) -> bytes:
-    """Try each route until a scheduler answers; `BadInputError` says why none does."""
+    """Try each route until a scheduler answers; raises `BadInputError` with the reasons if none
+    does."""
     async with ApiClient(endpoint, ClientOptions(request_timeout_s=_TIMEOUT_S)) as client:
         if source.url:
             ways, before, shown = [SchedulerEndpoint(source.url, "")], "", NO_PASS
@@ -111,7 +112,7 @@ async def _answer(
     found: tuple[list[SchedulerEndpoint], str],
     shown: ExplainToken,
 ) -> bytes:
-    """Return the answer of the first of these ways that leads to a scheduler."""
+    """Return the answer from the first of these routes that leads to a scheduler."""
     ways, before = found
     for way in ways:
         try:
@@ -133,12 +134,12 @@ async def _answer(
 
 
 class SchedulerExplainer:
-    """Asks a cluster's scheduler to explain pods, for a process that goes on.
+    """Asks a cluster's scheduler to explain pods, for a long-running process.
 
-    It asks one question at a time, and an answer holds for some seconds, so that many viewers cost
-    the scheduler no more than one. A scheduler that gave none is left alone for a while. Outside
-    the cluster it is asked as by `weft explain`; a pod of the cluster asks the leader's pod itself,
-    with the token in `token_file`. Where no pod leads, nobody is asked. `clock` counts seconds.
+    It sends one request at a time and reuses an answer for some seconds, so that many viewers cost
+    the scheduler no more than one. After a failed request it waits for a while. Outside the cluster
+    it uses the routes of `weft explain`; inside, it asks the leader's pod directly, with the token
+    in `token_file`. If no pod leads, no request is sent. `clock` returns seconds.
     """
 
     def __init__(
@@ -154,8 +155,8 @@ class SchedulerExplainer:
         self._silent_until_s, self._why = 0.0, ""
 
     async def explain(self, namespace: str, name: str) -> Explanation:
-        """Return the scheduler's answer, a few seconds old at most; `BadInputError` if it gives
-        none."""
+        """Return the scheduler's answer, a few seconds old at most; raises `BadInputError` if there
+        is none."""
         path = f"/explain/pods/{quote(namespace, safe='')}/{quote(name, safe='')}"
         async with self._asking:
             now_s = self._clock()
@@ -177,7 +178,7 @@ class SchedulerExplainer:
         address = SchedulerAddress("", None, "", self._service)
         async with ApiClient(self._endpoint, _PROMPT) as client:
             ways, why = await _ways(client, self._service)
-            if not ways[0].address:  # no token is made for nobody
+            if not ways[0].address:  # without an address, no token is needed
                 raise BadInputError("the scheduler", why.removeprefix("; "))
             if self._token_file is None:
                 shown = await _shown(client, self._service.partition("/")[0])
@@ -198,8 +199,8 @@ async def _shown(client: ApiClient, namespace: str) -> ExplainToken:
 
 
 async def _ways(client: ApiClient, service: str) -> tuple[list[SchedulerEndpoint], str]:
-    """Return the routes: the leader's pod, which works without endpoints of the Service, then the
-    Service; and the text that says why there is no leader's pod."""
+    """Return the routes: first the leader's pod, which works without endpoints of the Service, then
+    the Service; and a text that says why there is no leader's pod."""
 
     match = _SERVICE.fullmatch(service)
     assert match is not None
@@ -229,8 +230,7 @@ def _silent(where: str, client: ApiClient, error: Exception) -> BadInputError:
 
 
 def _check_ours(body: bytes, where: str) -> None:
-    """Check that the answer is an explanation, as any server may answer 200; `BadInputError` if
-    not."""
+    """Raise `BadInputError` if the answer is no explanation, as any server may answer 200."""
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -247,7 +247,7 @@ def _own_words(response: ApiResponse) -> str:
         problem = msgspec.json.decode(response.body, type=ProblemBody)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    return problem.error if b'"weft"' in response.body else ""  # others have an "error" too
+    return problem.error if b'"weft"' in response.body else ""  # other servers' may have an "error"
 
 
 def _said(response: ApiResponse) -> str:
@@ -255,7 +255,7 @@ def _said(response: ApiResponse) -> str:
 
 
 def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
-    """Say what the proxy's error means, and what to do."""
+    """Return what the proxy's error means, and what to do."""
     message = _said(response)
     if source.url:
         return f"is not a Weft scheduler: it answers {message}"

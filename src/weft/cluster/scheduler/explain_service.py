@@ -1,10 +1,9 @@
 """Answers `weft explain pod`: why a pod of a live cluster is where it is, or nowhere.
 
 The answer reads the present ledger at one moment between two events. Only two steps take long, and
-yield to events: deciding again without metrics, whose result is valid at its last step
-(`core/explain/counterfactual.py`), and the search for what would have to change, which ends after a
-time limit and whose results are tried once more before they are reported
-(`core/explain/smallest_change.py`).
+let events be handled in between: deciding again without metrics (`core/explain/counterfactual.py`),
+and the search for changes that would make the pod fit, which ends after a time limit, and whose
+results are checked once more before they are reported (`core/explain/smallest_change.py`).
 """
 
 import asyncio
@@ -83,8 +82,8 @@ class SearchOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `slice_s`: how long the search may delay other work at a time, except to finish a trial; it then
-    pauses as long. `budget_s`: its computing time in all; trying to end each of 20,000 pods would
-    take longer, so the smallest come first.
+    pauses as long. `budget_s`: its total computing time. Trying 20,000 pods would take longer, so
+    the smallest are tried first.
     """
 
     slice_s: float = 0.005
@@ -92,7 +91,7 @@ class SearchOptions(msgspec.Struct, frozen=True):
 
 
 class OverbookedAccounts(Protocol):
-    """The overbooked GPUs, by node."""
+    """The source of overbooked GPUs, by node."""
 
     over: dict[str, tuple[OverbookedGpu, ...]]
 
@@ -100,7 +99,7 @@ class OverbookedAccounts(Protocol):
 class Explainer:
     """Explains the pods of one live cluster. `clock` times the search, in seconds.
 
-    `progress_of` returns a pod's progress by UID.
+    `progress_of` returns a pod's progress by UID, None if unknown.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Explainer:
         """Explain the pod as of now; None if no pod has this name."""
         try:
             explanation = await self._explain(namespace, name)
-        except Exception as error:  # an error of ours about one pod must not affect other answers
+        except Exception as error:  # an error about one pod must not affect other answers
             explanation = self._broke_off(namespace, name, error)
         if explanation is None or self._progress_of is None:
             return explanation
@@ -127,7 +126,7 @@ class Explainer:
         return replace(explanation, progress=progress, residents=residents)
 
     def _residents(self, explanation: Explanation) -> tuple[ResidentSlowdown, ...]:
-        """Return the slowdowns observed of the other pods on the explained one's GPUs."""
+        """Return the observed slowdowns of the other pods on the explained pod's GPUs."""
         assert self._progress_of is not None
         found, ledger = dict[str, ResidentSlowdown](), self._live.engine.ledger
         for gpu in dict.fromkeys(share.gpu for share in explanation.shares):
@@ -167,7 +166,8 @@ class Explainer:
         return await self._pending(pod, request, metrics)
 
     def settled(self, pod: Pod) -> Explanation | None:
-        """Return the explanation of a pod for which nothing is to be decided now, else None."""
+        """Return the explanation of a pod for which nothing has to be decided now; None for any
+        other pod."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:
             return self._explanation(pod, "ended", pod.status.phase)
@@ -195,7 +195,7 @@ class Explainer:
             **more,
         )
 
-    # --- with a place ---
+    # --- pods with a place ---
 
     def _bound(self, pod: Pod) -> Explanation:
         live, uid = self._live, pod.metadata.uid
@@ -243,8 +243,8 @@ class Explainer:
         )
 
     def _scored_now(self, settled: Explanation) -> Explanation:
-        """Add the scores that the place would have now, of a pod of ours whose decision this
-        process does not know."""
+        """Add the scores that the place would have now, for a pod placed by Weft whose decision
+        this process does not know."""
         engine, pod = self._live.engine, self._live.pods.by_uid(settled.uid)
         if pod is None or not settled.shares or not self._live.pods.ours(pod):
             return settled
@@ -300,11 +300,11 @@ class Explainer:
         stuck = self._live.stuck()
         return tuple(pod for pod in stuck if pod.uid == uid) if uid else tuple(stuck[:_STUCK])
 
-    # --- without ---
+    # --- pods without a place ---
 
     def _anothers(self, pod: Pod) -> Explanation:
-        """Explain another scheduler's pod, and what Weft would answer as kube-scheduler's
-        extender."""
+        """Explain another scheduler's pod, and what Weft would answer if kube-scheduler asked it as
+        an extender."""
         live = self._live
         scheduler = pod.spec.scheduler_name or "default-scheduler"
         served = [name for name in live.engine.profiles if live.pods.ours(_named(pod, name))]
@@ -323,7 +323,8 @@ class Explainer:
         )
 
     async def _metrics_if_pending(self, pod: Pod) -> MetricsRead | None:
-        """Return the metrics behind a decision made now; None also if the pod cannot be read."""
+        """Return the metrics that would count if the pod were decided now; None if there are none,
+        or the pod cannot be read."""
         engine = self._live.engine
         try:
             request = self._live.parse(pod)
@@ -399,7 +400,7 @@ class Explainer:
         return self._explanation(pod, "pending", NOWHERE, **more)
 
     def _on_nodes(self, known: Assessment) -> list[str]:
-        """Note nodes that people would have to fix: cordoned or not ready, and overbooked GPUs."""
+        """Note nodes that need attention: cordoned, not ready, or with overbooked GPUs."""
         live, table = self._live, self._live.engine.ledger.table
         with_gpus = (table.gpus > 0) | (not known.demand.needs)
         rows = np.flatnonzero((known.codes == Code.UNSCHEDULABLE) & with_gpus).tolist()
@@ -418,7 +419,7 @@ class Explainer:
     def _others_beside(
         self, pod: Pod, node: str, shares: tuple[Share, ...]
     ) -> tuple[OthersShare, ...]:
-        """Return what others hold of the bound pod's GPUs, also of those that its claims hold."""
+        """Return the other holders of the bound pod's GPUs, including GPUs that its claims hold."""
         meta, claims = pod.metadata, self._live.pods.claims
         gpus = {share.gpu for share in shares}
         for charge in claims.charges_on(node):
@@ -427,8 +428,8 @@ class Explainer:
         return tuple(each for each in others_on(self._live.pods, node) if each.gpu in gpus)
 
     async def _others_in_the_way(self, known: Assessment) -> tuple[tuple[OthersShare, ...], bool]:
-        """Return what others hold of nodes that are too full, node by node, and whether there may
-        be more: only the first few are shown, and only so long is looked for them."""
+        """Return what others hold of nodes that are too full, and whether the list is incomplete:
+        only the first few are returned, and the search takes a limited time."""
         found: list[OthersShare] = []
         table = self._live.engine.ledger.table
         full = np.flatnonzero(np.isin(known.codes, _FULL)).tolist()
@@ -446,8 +447,8 @@ class Explainer:
     async def _changes(
         self, profile: Profile, request: PodRequest
     ) -> tuple[tuple[SuggestedChange, ...], bool]:
-        """Search changes that would make the pod fit, in slices; return them, and whether all were
-        tried."""
+        """Search for changes that would make the pod fit, in slices; return them, and True if all
+        were tried."""
 
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
@@ -473,7 +474,7 @@ class Explainer:
     def _on_preemption(
         self, request: PodRequest, pod: Pod, changes: tuple[SuggestedChange, ...]
     ) -> list[str]:
-        """Note whom preemption ends for the pod, or would, if its profile preempted."""
+        """Note which pods are preempted for the pod, or would be if its profile preempted."""
         engine = self._live.engine
         if (kept := engine.preemption.nominations.get(request.uid)) is not None:
             return [node_kept_for(engine, kept, self._live.pods.name_of)]
@@ -481,7 +482,7 @@ class Explainer:
             return []
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
-        claimed = any(map(self._live.pods.claims.holds, freed))  # these nobody preempts
+        claimed = any(map(self._live.pods.claims.holds, freed))  # claims are never preempted
         if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never" or claimed:
             return []
         names = (self._name(uid) or f"UID {uid}" for uid in freed)
@@ -498,8 +499,8 @@ _END = object()
 def _beyond_advertised(
     table: LedgerTable, known: Assessment, summary: FeasibilitySummary
 ) -> list[str]:
-    """Note GPU resources of which a node advertises too little, where the pod fails because of
-    that."""
+    """Note GPU resources of which nodes advertise too little, if that keeps the pod from
+    fitting."""
     notes = []
     for lacks in summary.reasons:
         if lacks.code != Code.EXTENDED or lacks.unit not in RESOURCES:

@@ -55,7 +55,7 @@ class LeaderLabel:
             path = PODS.of(self._namespace, name, "status")  # may change labels, not the spec
             await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         except NotFoundError:
-            return name != self._name  # another pod that is gone needs no label
+            return name != self._name  # another pod that is gone
         except (ApiError, LostError, NotSentError) as error:
             text, fields = (
                 "pod %s/%s can't be labelled: %s",

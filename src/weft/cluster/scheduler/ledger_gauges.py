@@ -1,6 +1,6 @@
-"""The ledger as gauges: one series per GPU node, and optionally one per GPU.
+"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU.
 
-Nodes without a GPU have none: 5,000 nodes are already 5,000 series of each gauge.
+Nodes without a GPU have no series: 5,000 GPU nodes already have 5,000 series of each gauge.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,12 @@ _MEMORY_LENT = "GPU memory that pods hold beyond what each GPU has, MiB."
 _CORES_USED = "GPU cores that pods hold, thousandths."
 
 Column = tuple[str, str, Sequence[float]]
-"""A gauge's name, its help, and one value per label set."""
+"""A gauge's name, its help text, and a value for each label set."""
 
 
 class LedgerGauges:
-    """Reads one ledger. `per_gpu` adds a series for each GPU, usually eight times as many."""
+    """Reports the gauges of one ledger. `per_gpu` adds a series for each GPU, usually eight times
+    as many."""
 
     def __init__(self, ledger: Ledger, *, per_gpu: bool = False) -> None:
         self._ledger, self._per_gpu = ledger, per_gpu
@@ -34,7 +35,7 @@ class LedgerGauges:
         self._steady: list[Column] = []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all gauges from one consistent state, even if the ledger changes meanwhile."""
+        """Yield all gauges, computed from one consistent state."""
         self._bind_labels()
         columns = [(column, self._nodes) for column in self._of_nodes()]
         if self._per_gpu:
@@ -60,8 +61,8 @@ class LedgerGauges:
             ]
 
     def _steady_columns(self) -> list[Column]:
-        """Return the gauges that change only with the nodes. A MIG instance counts as part of its
-        card."""
+        """Return the gauges that change only with the nodes, such as capacities. A MIG instance
+        counts as part of its card."""
         table = self._ledger.table
         cards = table.device_parent < 0
         memory = self._sums(np.where(cards, table.device_memory_total, 0))

@@ -1,8 +1,9 @@
-"""The scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
+"""Exports the scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
 
-Labels come from profiles, policies, nodes, namespaces and fixed words in the code, so that their
-number is bounded; from pods only in `usage_gauges.py`, which bounds it. Numbers that other parts
-count already (client, binder, watches, ledger) are read when Prometheus scrapes.
+Label values come from profiles, policies, nodes, namespaces and fixed words in the code, so that
+their number is bounded; only `usage_gauges.py` uses words from pods, and bounds their number.
+Numbers that other parts already count (client, binder, watches, ledger) are read when Prometheus
+scrapes.
 """
 
 from collections import Counter
@@ -27,9 +28,9 @@ from weft.core.engine.nominations import is_kept
 from weft.kube.bind import Bound
 from weft.model.annotations import AGENT
 
-_REMEMBERED = 100_000  # pods whose first try is remembered; others' durations start later
+_REMEMBERED = 100_000  # pods whose first try is remembered, to measure durations from
 _QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
-"""The queue that each state is reported as; all other states are `active`."""
+"""The queue as which each state is reported; all other states are `active`."""
 
 _ATTEMPT_S = [0.001 * 2**n for n in range(15)]
 _DECISION_S = [0.00002 * 2**n for n in range(15)]
@@ -37,10 +38,10 @@ _SLI_S = [0.01 * 2**n for n in range(20)]
 
 
 class SchedulerMetrics:
-    """Receives one live cluster's decisions; a prometheus-client collector.
+    """Counts one live cluster's decisions; a prometheus-client collector.
 
     `lease` is the name under which leadership is reported; `per_gpu` adds the ledger's gauges of
-    every single GPU; `usage` says which groups of pods are told by name.
+    every single GPU; `usage` says which groups of pods are reported by name.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class SchedulerMetrics:
         )
         live.on_decision.append(self._on_decision)
 
-    # --- listening ---
+    # --- decisions ---
 
     def _on_decision(self, outcome: Attempt | BindOutcome) -> None:
         record = outcome.command.record
@@ -113,14 +114,14 @@ class SchedulerMetrics:
         self._attempt.labels(result, profile).observe(took_s)
 
     def _forget_the_gone(self) -> None:
-        """Forget pods that left without being bound by Weft."""
+        """Forget pods that are gone, or bound by another scheduler."""
         engine = self._live.engine
         for known in (self._first, self._deciding_s):
             gone = [uid for uid in known if uid not in engine.queue and uid not in engine.placed]
             for uid in gone:
                 del known[uid]
 
-    # --- telling ---
+    # --- scrapes ---
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their present values; a group that fails is left out."""

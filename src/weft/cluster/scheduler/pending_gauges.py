@@ -12,19 +12,20 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, Code
 
 UNTRIED, CONTRADICTORY = "UNTRIED", "CONTRADICTORY"
-"""Reasons in addition to the names of `Code`: no decision yet, and pods that cannot be read."""
+"""Further reasons, besides the names of `Code`: not tried yet, and contradictory pods."""
 _REMEMBERED = 100_000
 
 
 class PendingGauges:
-    """Receives decisions; `collect` reports the pods that are pending then."""
+    """Records why pods wait; `collect` reports the pods that are pending at that time."""
 
     def __init__(self, live: ClusterView) -> None:
         self._live = live
         self._why: dict[str, str] = {}
 
     def note(self, command: Unschedulable | Faulted) -> None:
-        """Remember why a pod is pending: the reason of most nodes; "no GPU" only if all have it."""
+        """Remember why the pod is pending: the most common reason among the nodes, where "no GPU"
+        counts only if all nodes have it."""
         record = command.record
         if isinstance(command, Faulted):
             why = Code.FAULT
@@ -53,8 +54,8 @@ class PendingGauges:
         yield gauge("weft_pending_pods_oldest_seconds", text, oldest_s, "reason")
 
     def _waiting(self) -> Mapping[str, int]:
-        """Return the creation time of each pending pod, nanoseconds by UID, and forget all
-        others."""
+        """Return the creation time of each pending pod, ns since 1970, by UID, and forget all other
+        pods."""
         since = {w.pod.uid: w.pod.created_ns for w in self._live.engine.queue.waiting()}
         for uid in [uid for uid in self._why if uid not in since]:
             del self._why[uid]

@@ -1,11 +1,11 @@
 """Permission to see explanations, which name pods and nodes of all namespaces.
 
-Loopback connections come from users of the machine, or users who may forward a port to the pod, and
-are allowed. Any other client sends a token in a header of its own, because the API server's proxy
-removes Authorization. The token must be for this audience, and its user must have the right to
-`get` /explain/….
+Loopback connections are allowed: they come from users of the machine, or users who may forward a
+port to the pod. Any other client sends a token in a header of its own, because the API server's
+proxy removes Authorization. The token must be for this audience, and its user must have the right
+to `get` /explain/….
 
-A token that does not name this audience is refused unchecked, others are checked in turn.
+A token for another audience is refused without a check; other tokens are checked one after another.
 """
 
 from aiohttp import web
@@ -34,7 +34,7 @@ _NOBODY = (
 
 
 class Permission:
-    """Has the API server check tokens, one at a time for each client address."""
+    """Lets the API server check tokens, one at a time for each client address."""
 
     def __init__(
         self, client: ApiClient, door: AccessRule, limits: ReviewLimits | None = None
@@ -44,11 +44,11 @@ class Permission:
 
     @property
     def waiting(self) -> int:
-        """The number of tokens that wait or are being checked."""
+        """The number of tokens that are queued or being checked."""
         return self._turns.waiting
 
     async def refusal(self, request: web.BaseRequest, path: str) -> PermissionRefusal | None:
-        """Return why this request for `path` is refused; None if it may be answered."""
+        """Return why a request for `path` is refused; None if it may be answered."""
         if self._door.admits(request.transport):
             return None
         token = request.headers.get(TOKEN_HEADER, "")

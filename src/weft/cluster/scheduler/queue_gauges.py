@@ -1,7 +1,8 @@
-"""Gauges of teams' queues: what each holds, is promised and may hold at most, and how many wait.
+"""Reports teams' queues as gauges: what each holds, its guarantee and limit, and how many pods
+wait.
 
-A queue that is not configured is `other`, as pods name whatever they like: so the configuration
-bounds how many series there are.
+Pods name queues as they like, so all queues that are not configured are reported as `other`: the
+number of series is bounded by the configuration.
 """
 
 from collections import Counter
@@ -15,24 +16,24 @@ from weft.core.engine.team_queues import QueueUse, bounds
 from weft.model.queue_rules import QueueAmounts
 
 OTHER = "other"
-"""Stands for all queues that the configuration does not name."""
+"""The name for all queues that are not configured."""
 _ALL = QueueAmounts(gpu_milli=0, memory_mib=0, core_milli=0)
 
 Gauges = dict[tuple[str, str], float]
 
 
 class QueueGauges:
-    """Reports the queues of one engine, where some are configured and what they hold counts."""
+    """Reports the queues of one engine, if queues are configured and a setting makes them count."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._named = {terms.name for terms in engine.teams.rules.queues}
-        # The rest has a name that no queue has.
+        # A name that no configured queue has.
         self._rest = OTHER if OTHER not in self._named else f"{OTHER} queues"
 
     @property
     def reported(self) -> bool:
-        """True if queues are configured, and what they hold counts."""
+        """True if queues are configured, and a setting makes them count."""
         return bool(self._engine.teams.count and self._engine.teams.rules.queues)
 
     def name_of(self, queue: str) -> str:
@@ -76,7 +77,7 @@ class QueueGauges:
         yield gauge("weft_queue_pods", text, pods, "queue", "state")
 
     def _borrowed(self) -> dict[str, float]:
-        """Return the GPUs that each queue borrowed, as `weft queues` has them."""
+        """Return the GPUs that each queue borrows, as `weft queues` shows them."""
         borrowed = dict.fromkeys((*self._named, self._rest), 0.0)
         for name, milli in self._engine.teams.borrowed_milli().items():
             borrowed[self.name_of(name)] += milli / 1000

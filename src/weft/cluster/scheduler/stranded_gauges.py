@@ -1,6 +1,7 @@
-"""Gauges of idle GPUs: how much of them usual pods could use, and why the rest is stranded.
+"""Reports idle GPUs as gauges: how much of them typical pods could use, and why the others are
+stranded.
 
-Computed periodically in a thread, from the live ledger; in between the gauges keep their values.
+Computed periodically in a thread, from the live ledger; in between, the gauges keep their values.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ from weft.core.framework.stranded import LIMITS, stranded_gpus
 
 
 class StrandedGauges:
-    """Computes the gauges every `every_s` seconds; none until the usual pods are known."""
+    """Computes the gauges every `every_s` seconds; there are none until the typical pods are
+    known."""
 
     def __init__(self, live: ClusterView, typical: TypicalInput, every_s: float = 60) -> None:
         self._live, self._typical, self._every_s = live, typical, every_s
@@ -29,13 +31,13 @@ class StrandedGauges:
             await self._live.client.clock.sleep(self._every_s)
 
     async def look(self) -> None:
-        """Compute once. An error only leaves the gauges unchanged."""
+        """Compute once; after an error the gauges stay unchanged."""
         usual = self._typical.usual
         if not usual:
             return
         try:
             stranded = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
-        except Exception as error:  # the ledger changed meanwhile, or an error of ours
+        except Exception as error:  # the ledger changed meanwhile, or a bug
             self._live.faults.task("counting stranded GPUs", error)
             return
         self._usable = {(): int(stranded.usable.sum()) / 1000}

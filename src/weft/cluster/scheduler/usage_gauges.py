@@ -1,9 +1,9 @@
-"""Gauges of the GPUs and the memory that pods hold, leave idle and lend, by namespace, workload and
-configured labels.
+"""Reports the GPUs and memory that pods hold, leave idle and lend as gauges, by namespace, workload
+and configured labels.
 
-They are charged and grouped as `weft usage` does it of a decisions file. Pods name workloads and
-labels as they like: of each grouping those that hold most are told by name, as many as the
-configuration says, and all others together. So sums are whole, and series are bounded.
+GPUs are charged and grouped as `weft usage` does for a decisions file. Pods name workloads and
+labels as they like: in each grouping, as many groups as configured are reported by name, those that
+hold the most, and all others together. So sums are complete, and the number of series is bounded.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,8 @@ _MIB = {
 
 
 class HeldGpus(NamedTuple):
-    """GPUs and their memory, held by the pods of one group, and what of it is idle and lent."""
+    """GPUs and their memory held by the pods of one group, and how much of the memory is idle and
+    lent."""
 
     milli: int = 0
     held_mib: int = 0
@@ -44,12 +45,12 @@ class HeldGpus(NamedTuple):
     lent_mib: int = 0
 
     def plus(self, other: "HeldGpus") -> "HeldGpus":
-        """Return both together."""
+        """Return the sum of both."""
         return HeldGpus(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 class _Counted(NamedTuple):
-    """A holding as it was counted last, for as long as all that it was counted by is the same."""
+    """A counted holding, reused while everything that it was computed from is unchanged."""
 
     holding: Holding
     node: Node
@@ -59,7 +60,7 @@ class _Counted(NamedTuple):
 
 
 class UsageGauges:
-    """Reports what pods hold of one cluster's ledger."""
+    """Reports what the pods of one cluster's ledger hold."""
 
     def __init__(self, live: ClusterView, usage: UsageSettings | None = None) -> None:
         self._live, usage = live, usage or UsageSettings()
@@ -93,7 +94,7 @@ class UsageGauges:
                 memory = {group: float(getattr(e, f"{what}_mib")) for group, e in held.items()}
                 yield gauge(f"weft_{name}_gpu_memory_{what}_mib", text, memory, *by)
 
-        queues = queues if self._queues.reported else {}  # as what queues hold is
+        queues = queues if self._queues.reported else {}  # queues are reported only if they count
         for what in ("idle", "lent"):
             memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
             yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
@@ -102,7 +103,7 @@ class UsageGauges:
         return self._queues.name_of(GROUPINGS["queue"](pod))
 
     def _sums(self) -> list[dict[str, HeldGpus]]:
-        """Sum up what is held on the nodes there are, by the groups of each grouping."""
+        """Sum up what pods hold on existing nodes, by the groups of each grouping."""
         together: dict[tuple[str, ...], list[int]] = {}
         counted = self._holdings()
         for known in counted.values():
@@ -120,7 +121,7 @@ class UsageGauges:
         return sums
 
     def _lent(self) -> dict[str, int]:
-        """Return the memory that each pod lends, MiB, as `weft usage` counts it of a file."""
+        """Return the memory that each pod lends, MiB, as `weft usage` computes it from a file."""
         ledger, table = self._live.engine.ledger, self._live.engine.ledger.table
         beyond = np.asarray(table.memory_used) > table.device_memory_total
         lent = LentMemory(ledger)
@@ -128,7 +129,7 @@ class UsageGauges:
         return {uid: lent.of(name, uid) for name in nodes for uid in lent.look(name)}
 
     def _holdings(self) -> dict[str, _Counted]:
-        """Return all holdings of GPUs by UID; those that are as they were are not counted anew."""
+        """Return all holdings of GPUs by UID; unchanged ones are not counted again."""
         ledger, by_uid = self._live.engine.ledger, self._live.pods.by_uid
         rows, nodes, before = ledger.table.row_of, ledger.table.nodes, self._counted
         now: dict[str, _Counted] = {}
@@ -165,7 +166,7 @@ class UsageGauges:
         return UsedBy(meta.namespace or "", queue, workload_of(pod), labels)
 
     def _bounded(self, groups: dict[str, HeldGpus]) -> dict[str, HeldGpus]:
-        """Return the groups that hold most, and all others as one."""
+        """Return the groups that hold the most, and all others as one group."""
         if len(groups) <= self._most:
             return groups
         first = sorted(groups, key=lambda group: (-groups[group].milli, group))

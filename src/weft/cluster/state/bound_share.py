@@ -1,4 +1,5 @@
-"""Finds what a bound pod holds: by its marks, or where these say nothing, the most it may hold.
+"""Finds what a bound pod holds: by its marks (annotations and labels), or without marks the most
+that it may hold.
 
 A pod whose marks name its GPUs holds those, as far as marks are believed (`dialects/evidence.py`).
 Others were placed by someone who wrote nothing down, and whatever is not charged would be given
@@ -76,14 +77,14 @@ DOUBTS = (
     "PluginGPUsDoubted",
     UNREADABLE,
 )
-"""The reasons of doubts."""
+"""Reasons of the events about doubts."""
 
 
 class Doubt(NamedTuple):
     """A problem with a bound pod's GPUs that is reported to people: an event's reason and text.
 
-    `unsure`: it may hold less than is charged for it, so no other pod is evicted for that. `kind`
-    is the kind of another system's bad input as which it is counted; None if it is not counted.
+    `unsure`: the pod may hold less than it is charged, so no other pod is evicted for it. `kind` is
+    the kind of bad input as which the problem is counted; None if it is not.
     """
 
     reason: str
@@ -93,12 +94,11 @@ class Doubt(NamedTuple):
 
 
 class BoundShare(NamedTuple):
-    """The charge for a pod. `why` says what was assumed, if its marks did not say which GPUs it
-    has.
+    """The charge for a pod. `why` says what was assumed if its marks do not name its GPUs, else "".
 
-    `moves`: the charge may change with what other pods on the node hold. `doubts`: what is wrong
-    with its marks. `told` is a sentence if the charge is what its node's agent reports: no other
-    pod is evicted for it. `fault` is the error in Weft that broke off its reading.
+    `moves`: the charge may change with what other pods on the node hold. `doubts`: problems with
+    its marks. `told` is a sentence if the charge is what the node's agent reports; no other pod is
+    evicted for such a charge. `fault` is an error in Weft that ended the reading.
     """
 
     placement: Placement
@@ -116,12 +116,13 @@ _NO_WORDS = registry.KeptWords({}, {})
 
 
 class AsSeenFirst(NamedTuple):
-    """A bound pod as it was first seen: who edits it later, or adds labels or marks that say more
-    than it asks, changes nothing.
+    """Facts about a bound pod from when it was first seen: later edits, and labels or marks that
+    claim more than it requests, change nothing.
 
-    `bound_with` is the value of Weft's annotation, "" if no two marks agree; then `is_marked` says
-    whether any mark of Weft's was its own, and `kept` has its labels and annotations that ask for
-    GPUs beside other systems' marks. `said` is what it said of itself; None until it was charged.
+    `bound_with` is the value of Weft's annotation, "" if no two of Weft's marks agree. `is_marked`:
+    the pod had a mark of Weft's for itself. `kept` are its labels and annotations that request
+    GPUs, and other systems' marks. `said` is what it stated about itself; None until it was
+    charged.
     """
 
     bound_with: str
@@ -131,7 +132,7 @@ class AsSeenFirst(NamedTuple):
 
 
 class BoundReading(NamedTuple):
-    """A bound pod as it is now, and the facts from when it was first seen, by which it is
+    """A bound pod as it is now, with the facts from when it was first seen, by which it is
     charged."""
 
     pod: Pod
@@ -139,7 +140,8 @@ class BoundReading(NamedTuple):
 
     @property
     def counted(self) -> Pod:
-        """The pod with the labels and annotations that count as they were first seen."""
+        """The pod with those labels and annotations that count as they were when it was first
+        seen."""
         asking = not self.first.bound_with
         return registry.with_kept(self.pod, self.first.kept, asking=asking)
 
@@ -158,7 +160,7 @@ class BoundReading(NamedTuple):
 
     @property
     def is_marked_late(self) -> bool:
-        """True if all marks that the pod has came after it was first seen."""
+        """True if all marks of the pod were added after it was first seen."""
         first = self.first
         return not first.bound_with and not first.is_marked and marked(self.pod)
 
@@ -172,8 +174,8 @@ def seen_first(pod: Pod) -> AsSeenFirst:
 
 
 def seen_as_decided(placement: Placement) -> AsSeenFirst:
-    """Return these facts for a pod that the API shows bound exactly as it was decided, with no
-    labels or annotations to keep."""
+    """Return the same facts for a pod that the API shows bound exactly as decided, without labels
+    or annotations to keep."""
     return AsSeenFirst(encode(placement), _NO_WORDS, is_marked=True, said=said_by(placement))
 
 
@@ -184,10 +186,10 @@ def account(
     how_full: HowFull,
     shown: KubeNode | None,
 ) -> BoundShare:
-    """Return the charge of a bound pod on its node; without GPUs while the node is unknown (None).
+    """Return the charge of a bound pod on its node, without GPUs while the node is unknown (None).
     Never raises.
 
-    `shown` is the node as the API shows it; `how_full` says how full its cards are without the pod.
+    `shown` is the node as the API shows it; `how_full` returns how full a GPU is without the pod.
     """
     pod, first = reading
     try:
@@ -216,7 +218,7 @@ def fault_in_words(error: Exception) -> str:
 
 
 class GuessedUse:
-    """Use of a node's cards while guesses are made. An instance fills its card."""
+    """The use of a node's GPUs while guesses are made. A MIG instance counts on its card."""
 
     def __init__(self, node: Node) -> None:
         self._card = {g.index: g.index if g.parent is None else g.parent for g in node.gpus}
@@ -238,15 +240,15 @@ class GuessedUse:
         self._guesses.update(self._card.get(share.gpu, share.gpu) for share in shares)
 
     def how_full(self, gpu: Gpu) -> Fullness:
-        """Return a sort key, all 0 for an idle card: assumed pods, MiB, thousandths of cores, and
-        known pods. Assumed pods come first, so that two pods with whole cards share one only if no
+        """Return a sort key, all 0 for an idle GPU: assumed pods, MiB, thousandths of cores, and
+        known pods. Assumed pods come first, so that two pods with whole GPUs share one only if no
         other is left."""
         card = gpu.index
         return self._guesses[card], self._memory_mib[card], self._milli[card], self._pods[card]
 
 
 def placed_by_weft(pod: Pod) -> bool:
-    """Return True if Weft wrote where this bound pod is: for this very pod, on this very node."""
+    """Return True if the pod has Weft's placement, for this pod and this node."""
     return marked(pod)
 
 
@@ -261,8 +263,8 @@ def as_bound(pod: Pod) -> str:
 def held_by(
     pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, bound_with: str = ""
 ) -> BoundShare:
-    """Return the charge of this bound pod on its node; `how_full` says how full the cards are
-    without it.
+    """Return the charge of this bound pod on its node; `how_full` returns how full a GPU is without
+    the pod.
 
     `bound_with` is the value of Weft's annotation when the pod was first seen.
     """
@@ -289,8 +291,8 @@ def held_by(
 
 def _by_plugin(pod: Pod, request: PodRequest, node: Node, how_full: HowFull) -> BoundShare | None:
     """Charge a pod that Weft did not place and that has devices of NVIDIA's plugin: what the node's
-    agent tells, else the most that it may hold; None for other pods, and where nothing is told of
-    one that asks for cards alone or for MIG instances."""
+    agent reports, else the most that it may hold. None for other pods, and for pods that request
+    only whole GPUs or MIG instances if the agent reports nothing."""
     devices = 0 if marked(pod) else devices_held(pod, request)
     if not devices:
         return None
@@ -315,8 +317,8 @@ def by_late_marks(
 ) -> BoundShare:
     """Charge a bound pod that was first seen without Weft's marks and has some now.
 
-    The marks replace what was assumed, unless they name more than that: its owner may have written
-    them, and would take cards from others.
+    The marks replace what was assumed, unless they name more than that: the pod's owner may have
+    written them, to take GPUs from others.
     """
     said = held_by(pod, node, settings, how_full, bound_with)
     assumed = held_by(without_marks(pod), node, settings, how_full, bound_with)
@@ -324,7 +326,8 @@ def by_late_marks(
 
 
 def _within(said: Sequence[Share], assumed: Sequence[Share]) -> bool:
-    """Return True if neither a single card nor all cards together are charged more."""
+    """Return True if `said` charges neither any single GPU nor all GPUs together more than
+    `assumed`."""
     for amount in (attrgetter("memory_mib"), attrgetter("milli")):
         new, old = [amount(share) for share in said], [amount(share) for share in assumed]
         if sum(new) > sum(old) or max(new, default=0) > max(old, default=0):
@@ -340,10 +343,10 @@ def _unread(why: str, charged: str) -> Iterator[Doubt]:
 def with_record(
     held: BoundShare, pod: Pod, node: Node, settings: DialectSettings, shown: KubeNode | None
 ) -> BoundShare:
-    """Return the charge, with a doubt added if the pod's delivery record gives it more than it asks
-    for.
+    """Return the charge, with a doubt added if the pod's delivery record gives it more than it
+    requests.
 
-    `shown` is the node as the API shows it: its agent says there whether it believes such records.
+    `shown` is the node as the API shows it, where its agent states whether it follows such records.
     If other marks are in doubt already, nothing is added.
     """
     text = (pod.metadata.annotations or {}).get(DELIVERY)
@@ -352,9 +355,9 @@ def with_record(
     try:
         record = decode_delivery(text)
     except ValueError:
-        return held  # no agent has ever given anything by it
+        return held  # no agent delivers GPUs by such a record
     if (record.pod, record.node) != (pod.metadata.uid, node.name):
-        return held  # as little
+        return held  # nor by one for another pod or node
     problem = why_not_due(record, pod, node, settings)
     if not problem:
         return held
@@ -375,8 +378,7 @@ def _named(record: DeliveryRecord, node: Node) -> Iterator[Share]:
 
 
 def _believes_records(shown: KubeNode | None) -> bool:
-    """Return True if the node has an agent that does not compare records with what their pods ask
-    for."""
+    """Return True if the node has an agent that does not compare records with what pods request."""
     text = (shown.metadata.annotations or {}).get(AGENT) if shown is not None else None
     if text is None:
         return False
@@ -408,10 +410,10 @@ def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
 def guessed(
     request: PodRequest, node: Node, how_full: HowFull, perhaps_on: Collection[int] = ()
 ) -> BoundShare:
-    """Return the charge of a pod or claim of which it is unknown which GPUs of its node it holds.
+    """Return the charge of a pod or claim whose GPUs on its node are unknown.
 
-    `perhaps_on` are cards that its marks name without saying enough: it has all these at least,
-    where it asks for whole cards.
+    `perhaps_on` are GPUs that its marks name incompletely: if it requests whole GPUs, it has at
+    least these.
     """
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
     named = [gpu for gpu in cards if gpu.index in perhaps_on]
@@ -465,11 +467,11 @@ def contradicting(
 
 
 def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> BoundShare:
-    """Return the charge of a bound pod whose reading fails by an error in Weft: every card that it
-    may have. Never raises."""
+    """Return the charge of a bound pod if reading it raises an error in Weft: all GPUs that it may
+    have. Never raises."""
     try:
         request, gpus = _plain_request(pod, settings), _names_gpus(pod)
-    except Exception:  # what it takes beside GPUs is not known either
+    except Exception:  # its CPU and memory are unknown too
         request, gpus = PodRequest(pod.metadata.uid, pod.metadata.name, Shape()), True
     if not gpus:
         return BoundShare(placement_of(request, node, ()), f"cannot be read ({error})")
@@ -483,7 +485,7 @@ def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> B
 
 
 def _plain_request(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """Return the pod's request without GPUs, in the words of no system."""
+    """Return the pod's request without GPUs."""
     shape = plain_shape(pod, settings)
     return PodRequest(pod.metadata.uid, pod.metadata.name, shape, dialect=NONE.name)
 

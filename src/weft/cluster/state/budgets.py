@@ -1,4 +1,4 @@
-"""Disruption budgets as the API shows them, made the engine's events."""
+"""Turns disruption budgets of the API into the engine's events."""
 
 from weft.cluster.state.volume_rules import labels_of
 from weft.core.engine import BudgetsChanged
@@ -9,13 +9,13 @@ from weft.model.selectors import PodSelector
 
 
 class BudgetView:
-    """The budgets that changed since `news` was asked last."""
+    """Collects the budgets that changed since the last `news`."""
 
     def __init__(self) -> None:
         self._changed: dict[str, Budget | None] = {}
 
     def take(self, change: Change[DisruptionBudget]) -> None:
-        """Take over one change."""
+        """Apply one change."""
         if (shown := getattr(change, "object", None)) is None:
             return
         name = f"{shown.metadata.namespace}/{shown.metadata.name}"
@@ -25,7 +25,7 @@ class BudgetView:
             self._changed[name] = _read(name, shown)
 
     def news(self) -> BudgetsChanged | None:
-        """Return the event about them; None if nothing changed."""
+        """Return the changes as an event; None if nothing changed."""
         changed, self._changed = self._changed, {}
         if not changed:
             return None
@@ -34,8 +34,8 @@ class BudgetView:
 
 
 def _read(name: str, shown: DisruptionBudget) -> Budget:
-    """Return the budget, in the engine's words. Without selector it has no pods, with an empty one
-    all of its namespace."""
+    """Return the budget in the engine's form. Without a selector it selects no pods, with an empty
+    one all pods of its namespace."""
     namespace = shown.metadata.namespace
     pods = PodSelector((namespace,), labels_of(shown.spec.selector))
     return Budget(name, pods, shown.status.disruptions_allowed)

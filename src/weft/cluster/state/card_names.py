@@ -1,11 +1,11 @@
-"""Names of a node's cards in other systems: KAI's groups of pods, Koordinator's minor numbers. And
-which of its cards NVIDIA's device plugin gave to which pods, as its agent tells.
+"""Maps other systems' names of a node's GPUs (KAI's groups of pods, Koordinator's minor numbers) to
+GPUs, and records which GPUs NVIDIA's device plugin gave to which pods, as the node's agent reports.
 
-By these bound pods say which cards they have; the dialects read them off `Node.called`.
+Bound pods name their GPUs in these ways; the dialects read the names from `Node.called`.
 
-Where nobody reports the UUIDs of a node's cards, as on nodes with KAI and without Weft's agent,
-those that its reservation pods name are taken for its last cards, the oldest reservation's for the
-very last: so the pods of one card are charged on one card, though its index may be another.
+If the UUIDs of a node's GPUs are unknown, as on nodes with KAI and without Weft's agent, the UUIDs
+that KAI's reservation pods name are assigned to the node's last GPUs, the oldest reservation's to
+the very last. So the pods of one GPU are charged on one GPU, though possibly under another index.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _UNNAMED = CardNames()
 def called(
     node: Node, groups: CardNames, minors: Mapping[str, str], given: PluginGpus = NONE_GIVEN
 ) -> Node:
-    """Return the node with KAI's names of its cards, and Koordinator's (UUIDs by name), and what
-    NVIDIA's plugin gave of them."""
+    """Return the node with the names that KAI (`groups`) and Koordinator (`minors`: UUIDs by name)
+    have for its GPUs, and the GPUs that NVIDIA's plugin gave to pods."""
     names = replace(groups, cards={**groups.cards, **minors}) if minors else groups
     if given != NONE_GIVEN:
         names = replace(names, given=given)
@@ -35,7 +35,7 @@ def called(
 
 
 def _identified(node: Node, names: CardNames) -> tuple[Gpu, ...]:
-    """Return the node's GPUs, with the UUIDs of reserved cards where nobody reports any."""
+    """Return the node's GPUs, with the UUIDs of reserved ones if no UUIDs are known."""
     if not names.found or any(gpu.uuid for gpu in node.gpus):
         return node.gpus
     cards = [gpu.index for gpu in reversed(node.gpus) if gpu.parent is None]
@@ -49,8 +49,9 @@ def called_by(
     device: KoordinatorDevice | None,
     shown: NodeManifest,
 ) -> Node:
-    """Return the same by the node's pods, its Device, and the node as the API shows it."""
+    """Return the node with these names, read from its pods, its Device, and the node as the API
+    shows it."""
     given = NONE_GIVEN
-    with contextlib.suppress(BadInputError):  # the scheduler, which keeps nodes, tells of that
+    with contextlib.suppress(BadInputError):  # the scheduler reports bad input of its nodes
         given = read_plugin_gpus(shown)
     return called(node, card_names(pods), minor_names(device), given)

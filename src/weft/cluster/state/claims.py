@@ -1,10 +1,10 @@
-"""ResourceClaims: every allocated device is held, whichever scheduler allocated it, with or without
-a pod.
+"""Charges ResourceClaims: every allocated device is held, whichever scheduler allocated it, with or
+without a pod.
 
     claim, allocated ──▶ its devices ──▶ the cards of a node ──▶ PodSeenBound, by the claim's UID
     not allocated any more, or gone ──────────────────────────▶ PodGone
 
-A claim is a holder like a bound pod that somebody else placed:
+A claim is a holder, like a bound pod of another scheduler:
 - a device that claims may share: the memory and cores that were consumed of it. No memory at all is
   no limit: then its part of the device's shares, where the driver counts these.
 - any other device, and one of which nobody says how much: the whole card, or the whole partition.
@@ -12,8 +12,8 @@ A claim is a holder like a bound pod that somebody else placed:
   GPUs it has (`bound_share`): a whole card, the last idle one, or its part on every card.
 - a device that a slice shows and that is no GPU: nothing.
 Once a device was found on a card, its claim stays there, also while its slices are away.
-Nobody is evicted for a claim, and no claim is ever asked to go: it is told as the pod that came
-last, of those that never go.
+No pod is evicted for a claim, and no claim is evicted: the engine sees it as the pod that came last
+and is latency-critical.
 """
 
 import datetime
@@ -60,7 +60,7 @@ from weft.model.request import LATENCY_CRITICAL
 log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of an object."""
 NodeOf = Callable[[str], Node | None]
 _MIB = 2**20
 
@@ -68,9 +68,9 @@ _MIB = 2**20
 class DeviceHold(NamedTuple):
     """One allocated device's part of a node's GPUs.
 
-    `node` is "" if the node is unknown. `gpu` is −1 if it is unknown which GPU it is. `memory_mib`
-    is −1 for all of its memory. `problem` says in words what is wrong, "" for nothing, and `kind`
-    how it is counted.
+    `node` is "" if the node is unknown. `gpu` is −1 if the GPU is unknown. `memory_mib` is −1 for
+    all of the GPU's memory. `problem` says in words what is wrong, "" for nothing, and `kind` is
+    the kind of bad input as which it is counted.
     """
 
     node: str
@@ -83,8 +83,8 @@ class DeviceHold(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """The part of a device that a claim holds: memory (MiB, −1: all, or `shares` of all) and cores
-    (thousandths of the device's). `problem` and `kind` as in `DeviceHold`."""
+    """The part of a device that a claim holds: memory (MiB; −1: all, or one of `shares` equal
+    parts) and cores (thousandths of the device's). `problem` and `kind` as in `DeviceHold`."""
 
     memory_mib: int = -1
     milli: int = FULL_MILLI
@@ -94,7 +94,8 @@ class Consumed(NamedTuple):
 
 
 class ReadingClaims(NamedTuple):
-    """The means to read claims: slices, the resources of classes by name, and nodes by name."""
+    """Everything needed to read claims: slices, extended resources by name of the class, and nodes
+    by name."""
 
     slices: SliceView
     classes: Mapping[str, str]
@@ -105,7 +106,7 @@ class ReadingClaims(NamedTuple):
 
 
 def holds_of(claim: ResourceClaim, by: ReadingClaims) -> list[DeviceHold | None]:
-    """Return the hold of each allocated device of the claim; None for those that hold no GPU."""
+    """Return the hold of each allocated device of the claim; None for a device that is no GPU."""
     allocation = claim.status.allocation
     if allocation is None:
         return []
@@ -140,8 +141,8 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
 
 
 def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
-    """Return the part of the device that the claim holds, as far as `facts` tell what the device
-    has."""
+    """Return the part of the device that the claim holds; `facts` is the device as its slice shows
+    it."""
     amounts = {local(name): each for name, each in (device.consumed_capacity or {}).items()}
     memory = next((amounts[name] for name in MEMORY if name in amounts), None)
     try:
@@ -164,13 +165,13 @@ def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
     if not size:
         return Consumed(-1, milli or FULL_MILLI, problem=problem, kind=kind)
     if facts is not None and size == facts.memory_bytes:
-        memory_mib = -1  # a card may have a part of a MiB too, and a node say less than its driver
+        memory_mib = -1  # a GPU may have a fraction of a MiB more than its node reports
     return Consumed(memory_mib, milli, problem=problem, kind=kind)
 
 
 def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
-    """Return the amount of this card in MiB and thousandths of its cores; `part` describes the
-    partition of it, if the device is one."""
+    """Return this amount as MiB and thousandths of cores of the GPU; `part` describes the device's
+    partition, None if the device is the whole GPU."""
     whole = gpu if part is None else part
     size_mib, milli = min(whole.memory_mib, gpu.memory_mib), amount.milli
     memory_mib = amount.memory_mib
@@ -184,11 +185,11 @@ def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
 def on_card(
     key: DeviceKey, where: str, node: Node, slices: SliceView
 ) -> tuple[Gpu, Gpu | None] | None:
-    """Return the GPU of the node that the device is: by UUID, or where the node's GPUs have none by
-    index.
+    """Return the GPU of the node that is the device: by UUID, or by index if the node's GPUs have
+    no UUIDs.
 
-    For a partition that the node does not show, return its card and the partition, the latter None
-    if its size is unknown.
+    For a partition that the node does not show, return its card, and the partition (None if its
+    size is unknown).
     """
     cards = slices.cards(where)
     index = cards.index_of.get(key, -1)
@@ -205,9 +206,9 @@ def on_card(
 
 
 def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
-    """Return the node's GPU that this is, by UUID, else by index. A partition must be one of
-    `card`. One without a UUID is not cut yet, and does not match one with a UUID, which may have
-    the same index by chance."""
+    """Return the node's GPU that is the same as `own`, by UUID, else by index. A partition must be
+    one of `card`. A partition without a UUID does not exist yet, and does not match one with a
+    UUID, which may have the same index by chance."""
     uuid, by_index = own.uuid, None
     for gpu in node.gpus:
         if uuid and gpu.uuid == uuid:
@@ -223,7 +224,7 @@ def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
 
 
 def node_named(claim: ResourceClaim) -> str:
-    """Return the one node to which the claim's allocation is bound; "" if it is to none, or
+    """Return the one node to which the claim's allocation is bound; "" if it is bound to none or
     several."""
     allocation = claim.status.allocation
     if allocation is None or allocation.node_selector is None:
@@ -236,8 +237,7 @@ def node_named(claim: ResourceClaim) -> str:
 
 
 def _may_be_gpu(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> bool:
-    """Return True for a device in no slice that is a GPU for all that is known of its driver and
-    class."""
+    """Return True for a device in no slice that may be a GPU, judging by its driver and class."""
     if by.slices.is_of_gpus(device.driver) or "gpu" in device.driver.lower():
         return True
     request, _, sub = device.request.partition("/")
@@ -251,8 +251,8 @@ def _may_be_gpu(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims
 
 
 def beside_claims(pod: Pod, covered: frozenset[tuple[str, str]]) -> Pod:
-    """Return the pod without the resources that a claim gives it; `covered` are pairs of container
-    and resource."""
+    """Return the pod without the resources that a claim already provides; `covered` are pairs of
+    container and resource."""
 
     def without(container: PodContainer) -> PodContainer:
         names = {resource for name, resource in covered if name == container.name}
@@ -271,7 +271,7 @@ def beside_claims(pod: Pod, covered: frozenset[tuple[str, str]]) -> Pod:
     return replace(pod, spec=spec)
 
 
-# --- all of them ---------------------------------------------------------------------------------
+# --- all claims ----------------------------------------------------------------------------------
 
 
 class ClaimCharge(NamedTuple):
@@ -284,8 +284,8 @@ class ClaimCharge(NamedTuple):
     anywhere: tuple[GpuRequest, ...] = ()
 
     def driver_of(self, share: Share) -> str:
-        """Return the driver of the device that is this share; if the share's GPU is a guess, that
-        of the claim's first device."""
+        """Return the driver of the device of this share; if the GPU was guessed, that of the
+        claim's first device."""
         allocation = self.claim.status.allocation
         results = allocation.devices.results or () if allocation is not None else ()
         number = share.gpu_request if share in self.shares else 0
@@ -293,11 +293,11 @@ class ClaimCharge(NamedTuple):
 
 
 class ClaimView:
-    """The allocated claims. `problems` are those that are not as they should be, by UID: what is
-    wrong, in words, and in `kinds` how it is counted. `assumed` is what is charged for lack of a
-    card, by holder.
+    """The allocated claims. `problems` says in words what is wrong with a claim, by UID, and
+    `kinds` as which kind of bad input it is counted. `assumed` says what is charged if a device's
+    GPU is unknown, by holder.
 
-    A holder is the claim's UID, with the node behind it for each node but its first.
+    A holder is named by the claim's UID, followed by the node's name for each node but the first.
     """
 
     def __init__(
@@ -318,9 +318,9 @@ class ClaimView:
         self._charges: dict[str, ClaimCharge] = {}
         self._more: dict[str, tuple[str, ...]] = {}  # holders of claims on more than one node
         self._on_node: dict[str, set[str]] = {}
-        self._nowhere: set[str] = set()  # claims of which a part is on no node that is there
+        self._nowhere: set[str] = set()  # claims with a device on a node that does not exist
         self._of_pool: dict[PoolKey, set[str]] = {}
-        self._of_gpus: set[str] = set()  # drivers, as claims were last charged by it
+        self._of_gpus: set[str] = set()  # drivers, by whether they had GPUs at the last charge
         self._sent: dict[str, Placement] = {}
 
     @property
@@ -329,8 +329,8 @@ class ClaimView:
         return len(self._charges)
 
     def take_class(self, change: Change[DeviceClass]) -> tuple[list[Event], set[str]]:
-        """Take in a class that was added, changed or deleted: devices of it that are in no slice
-        may be GPUs now, or no longer. Return as `take` does."""
+        """Take in a class that was added, changed or deleted: devices of the class that are in no
+        slice may be GPUs now, or no longer. Return as `take` does."""
         shown = change.object  # type: ignore[union-attr]
         name = shown.metadata.name
         before = self._classes.pop(name, "")
@@ -360,9 +360,8 @@ class ClaimView:
 
     def pool_changed(self, pool: PoolKey) -> tuple[list[Event], set[str]]:
         """Update claims after the pool's slices changed; return as `take` does. Claims of other
-        pools on the same nodes may be found on cards now, too, since two drivers' devices may be
-        one card. If the slices show that the driver is one of GPUs, or no longer is, the claims of
-        all its pools are updated."""
+        pools on the same nodes are updated too, since two drivers' devices may be one GPU. If the
+        driver now has its first GPUs, or no longer any, the claims of all its pools are updated."""
         driver, moved = pool[0], self._by.slices.moved
         self._by.slices.moved = set()
         holders = (holder for name in moved for holder in self._on_node.get(name, ()))
@@ -400,7 +399,7 @@ class ClaimView:
         return self._place(uid, {})
 
     def _forget(self, claim: ResourceClaim) -> None:
-        """Drop the claim from its pools, as its allocation is over."""
+        """Drop a claim from its pools, as it is no longer allocated."""
         uid, allocation = claim.metadata.uid, claim.status.allocation
         for device in allocation.devices.results or () if allocation else ():
             pool = device.driver, device.pool
@@ -410,8 +409,8 @@ class ClaimView:
                 self._of_pool.pop(pool, None)
 
     def _charge(self, uid: str, *, anew: bool = False) -> tuple[list[Event], set[str]]:
-        """Charge what the claim holds by the present slices and nodes; `anew` says that its
-        allocation changed. Return as `take` does."""
+        """Charge the claim by the present slices and nodes; `anew`: its allocation changed. Return
+        as `take` does."""
         claim = self.claims[uid]
         by_node: dict[str, ClaimCharge] = {}
         problems: list[str] = []
@@ -433,7 +432,8 @@ class ClaimView:
         return self._place(uid, by_node)
 
     def _found(self, uid: str, number: int) -> DeviceHold | None:
-        """Return where the claim's device of this number was found before; None if it never was."""
+        """Return where the claim's device of this number was found earlier; None if it never
+        was."""
         for charge in (self._charges[holder] for holder in self._holders(uid)):
             for share in charge.shares:
                 if share.gpu_request == number:
@@ -455,7 +455,7 @@ class ClaimView:
             self._on_problem(claim, problem)
 
     def _place(self, uid: str, by_node: Mapping[str, ClaimCharge]) -> tuple[list[Event], set[str]]:
-        """Replace what the claim's holders hold by these charges; return as `take` does."""
+        """Replace the charges of the claim's holders by these, by node; return as `take` does."""
         wanted = {
             uid if place == 0 else f"{uid}/{name}": by_node[name]
             for place, name in enumerate(sorted(by_node))
@@ -475,7 +475,7 @@ class ClaimView:
             self._charges[holder] = charge
             self._on_node.setdefault(charge.node, set()).add(holder)
             if charge.anywhere:
-                nodes.add(charge.node)  # where it is, the guesses on its node say
+                nodes.add(charge.node)  # the guesses on the node decide which GPUs
             elif (event := self.seen(holder, charge.shares)) is not None:
                 nodes.add(charge.node)
                 events.append(event)
@@ -485,8 +485,8 @@ class ClaimView:
         return events, nodes
 
     def seen(self, holder: str, shares: tuple[Share, ...], why: str = "") -> PodSeenBound | None:
-        """Return the event that tells the engine what the holder holds; None if it was sent, or the
-        node does not exist yet."""
+        """Return the event that the holder holds these shares; None if the engine already knows, or
+        the node does not exist yet."""
         charge = self._charges[holder]
         self.assumed.pop(holder, None)
         if why:
@@ -498,13 +498,13 @@ class ClaimView:
         return self.event(placement)
 
     def event(self, placement: Placement) -> PodSeenBound:
-        """Return the engine's event for a claim that holds this."""
+        """Return the engine's event for a claim with this placement."""
         at_ns = allocated_ns(self._charges[placement.uid].claim)
         wall_ns = int(self._wall().timestamp() * 1e9) if self._wall is not None else at_ns
         held_ns = max(0, wall_ns - at_ns) if at_ns else 0
         return PodSeenBound(placement, at_ns, LATENCY_CRITICAL, held_ns, unsure=True)
 
-    # --- what others ask ---
+    # --- questions ---
 
     def holds(self, holder: str) -> bool:
         """Return True if this is a claim's holder."""
@@ -515,8 +515,8 @@ class ClaimView:
         return self._charges[holder]
 
     def name_of(self, holder: str) -> str:
-        """Return the claim, for people: `claim ml/train`. Also by the UID of one that holds
-        nothing."""
+        """Return the claim's name for people, such as `claim ml/train`; also for the UID of a claim
+        that holds nothing."""
         charge = self._charges.get(holder)
         meta = (charge.claim if charge is not None else self.claims[holder]).metadata
         return f"claim {meta.namespace}/{meta.name}"
@@ -539,20 +539,20 @@ class ClaimView:
         return sorted(charges, key=lambda c: (c.claim.metadata.namespace, c.claim.metadata.name))
 
     def is_anywhere(self, uid: str) -> bool:
-        """Return True if the claim holds a GPU of which it is unknown which it is."""
+        """Return True if the claim holds a GPU, but it is unknown which."""
         return any(self._charges[holder].anywhere for holder in self._holders(uid))
 
     def known_on(self, node: str) -> Iterator[tuple[Share, ...]]:
-        """Yield the shares of known GPUs of this node that claims hold."""
+        """Yield, for each holder, its shares of known GPUs of this node."""
         return (self._charges[holder].shares for holder in self._on_node.get(node, ()))
 
     def holders_on(self, node: str) -> set[str]:
-        """Return the holders of something of this node."""
+        """Return the holders that hold anything on this node."""
         return self._on_node.get(node, set())
 
     def guess(self, node: Node, cards: GuessedUse) -> Iterator[tuple[str, BoundShare]]:
-        """Choose GPUs for claims that hold unknown GPUs of this node, the oldest claim
-        first, and count them in the use of its cards."""
+        """Choose GPUs for claims that hold unknown GPUs of this node, the oldest claim first, and
+        count them in `cards`. Yields the holder and its charge."""
         waiting = [h for h in self._on_node.get(node.name, ()) if self._charges[h].anywhere]
         for holder in sorted(waiting, key=lambda h: (_age(self._charges[h].claim), h)):
             charge = self._charges[holder]
@@ -570,8 +570,8 @@ class ClaimView:
         return any(self._charges[holder].anywhere for holder in self._on_node.get(node, ()))
 
     def covered(self, pod: Pod) -> frozenset[tuple[str, str]]:
-        """Return the (container, resource) pairs of the pod that a claim which is charged gives
-        it."""
+        """Return the (container, resource) pairs of the pod that are provided by a claim which is
+        charged."""
         status = pod.status.extended_resource_claim_status
         if status is None:
             return frozenset()
@@ -583,7 +583,8 @@ class ClaimView:
 
 
 def is_left(claim: ResourceClaim, is_there: Callable[[str], bool]) -> bool:
-    """Return True if the claim is reserved for pods only, and none of these (by UID) is there."""
+    """Return True if the claim is reserved for pods only, and none of these (by UID) exists any
+    more."""
     users = claim.status.reserved_for or ()
     return bool(users) and all(u.resource == "pods" and not is_there(u.uid) for u in users)
 
@@ -607,7 +608,7 @@ def _with(charge: ClaimCharge, number: int, hold: DeviceHold) -> ClaimCharge:
 
 
 def allocated_ns(claim: ResourceClaim) -> int:
-    """Return the time of the claim's allocation, or else creation, as the API shows it, nanoseconds
+    """Return the time of the claim's allocation, or else of its creation, as the API shows it, ns
     since 1970; 0 if unknown."""
     try:
         return int(datetime.datetime.fromisoformat(_age(claim)).timestamp()) * 10**9

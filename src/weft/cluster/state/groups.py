@@ -1,9 +1,9 @@
-"""Groups of pods: what pods say of theirs, with what PodGroups say of it, as one `Gang` each.
+"""Determines each pod's group, as a `Gang`, from the pod and its PodGroup object.
 
 A pod that names a group waits until its PodGroup is there, whichever of the two is created first.
-When a PodGroup is added, changed or deleted, all pods of its group are told again; so are those of
-a group in which pods state different sizes (the largest counts), have different priorities or name
-other schedulers, and those whose namespace begins or ends to say `weft.dev/gang: owner`. Each kind
+When a PodGroup is added, changed or deleted, all pods of its group are reported again; so are the
+pods of a group in which pods state different sizes (the largest counts), have different priorities
+or name other schedulers, and pods whose namespace gains or loses `weft.dev/gang: owner`. Each kind
 of PodGroup is followed only where the API server has it; a group of a kind that is not followed is
 one whose object is missing.
 """
@@ -41,17 +41,18 @@ GROUP_KINDS: Mapping[str, tuple[Resource[KubePodGroup], ...]] = {
     SCHEDULER_PLUGINS: (PLUGIN_GROUPS,),
     VOLCANO: (VOLCANO_GROUPS,),
 }
-"""By system: its PodGroups, the newest version first. The first that is served has all of them."""
+"""The PodGroup kinds of each system, the newest version first. The first version that is served
+shows all objects."""
 
 
 def api_group(kind: Resource[KubePodGroup]) -> str:
-    """Return the API group of such PodGroups."""
+    """Return the API group of this kind of PodGroups."""
     return kind.path.split("/")[2]
 
 
 K = TypeVar("K")
 _NAMED = 2
-"""So many pods or priorities are named in a note."""
+"""The most pods or priorities that a note names."""
 ObjectKey = tuple[str, str, str]  # system, namespace, name
 
 
@@ -93,7 +94,7 @@ def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
 
 
 def words_of(pod: Pod, *, by_namespace: bool = False, written: bool = False) -> GroupWords:
-    """Read what the pod itself says of its group; see `group_of`."""
+    """Read what the pod itself states about its group; see `group_of`."""
     controllers = (each for each in pod.metadata.owner_references or () if each.controller)
     owner = next((f"{each.kind}/{each.name}" for each in controllers), "")
     return group_of(pod, owner=owner, by_namespace=by_namespace, written=written)
@@ -101,7 +102,7 @@ def words_of(pod: Pod, *, by_namespace: bool = False, written: bool = False) -> 
 
 def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
     """Return `asked` with the group as it was at the decision on `request`, if the pod is still in
-    that group: changes of a PodGroup since then only affect later decisions."""
+    that group: changes of the PodGroup since then only affect later decisions."""
     now, then = asked.gang, request.gang
     if now is UNSET or then is UNSET or now.key != then.key:
         return asked
@@ -109,8 +110,8 @@ def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
 
 
 class MemberWords(NamedTuple):
-    """One pod's part in its group: the size that it states (0 for none), its priority (in a
-    manifest also by its class), and its schedulerName where others are to hear of that."""
+    """One pod's part in its group: the size that it states (0 for none), its priority (of a
+    manifest's pod also its class), and its schedulerName if it is another scheduler's."""
 
     name: str
     size: int
@@ -119,8 +120,8 @@ class MemberWords(NamedTuple):
 
 
 class _Members:
-    """The pods of a group that are here, by UID, how many state each size and have each priority,
-    those of other schedulers, and the objects that may say its size."""
+    """The existing pods of a group by UID, the number of pods that state each size or have each
+    priority, the pods of other schedulers, and the objects that may state the group's size."""
 
     def __init__(self) -> None:
         self.stated: dict[str, MemberWords] = {}
@@ -130,8 +131,8 @@ class _Members:
         self.objects: set[ObjectKey] = set()
 
     def put(self, uid: str, words: MemberWords) -> bool:
-        """Add the pod, or update what it says; return True if the others in the group have to be
-        read again."""
+        """Add the pod, or update it; return True if the group's other pods have to be read
+        again."""
         if self.stated.get(uid) == words:
             return False
         before = self._said()
@@ -145,7 +146,7 @@ class _Members:
         return before != self._said()
 
     def drop(self, uid: str) -> bool:
-        """Remove the pod; return True if the others in the group have to be read again."""
+        """Remove the pod; return True if the group's other pods have to be read again."""
         before = self._said()
         self._take(uid)
         return before != self._said()
@@ -167,8 +168,8 @@ class _Members:
         _one_less(self.priorities, words.priority)
 
     def _said(self) -> tuple[object, ...]:
-        """Return the facts about the group that its pods' readings use. They are few, so that pods
-        seldom have to be read again."""
+        """Return the facts about the group that its pods' readings depend on. They rarely change,
+        so that pods are rarely read again."""
         shown = self.elsewhere.values(), self.priorities
         return frozenset(self.sizes) - {0}, *(tuple(islice(each, _NAMED + 1)) for each in shown)
 
@@ -203,8 +204,8 @@ def priorities_in_words(group: str, some: Sequence[int | str]) -> str:
 
 
 class _WrittenMembers:
-    """The pods of a group that are written together: some of each schedulerName, and which
-    priorities they have."""
+    """The pods of a group in manifests: some of each schedulerName, and the priorities that
+    occur."""
 
     def __init__(self) -> None:
         self.some: dict[str, list[MemberWords]] = {}
@@ -242,7 +243,8 @@ class WrittenGroups:
             some.append(MemberWords(pod.metadata.name, gang.least, priority, scheduler))
 
     def read(self, pod: Pod) -> KnownGroup:
-        """Return the pod's group, of unknown size where that stands in an object elsewhere."""
+        """Return the pod's group; its size is unknown if it is stated in an object outside the
+        manifests."""
         known = self._read(pod)
         members = self._members.get(known.gang.key) if known.gang else None
         if members is None:
@@ -263,9 +265,9 @@ class WrittenGroups:
 
 class GroupView:
     """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
-    group changed since they were last reported; `on_follow` is called with each system whose
-    PodGroups are followed from then on. `ours` are the schedulerNames whose pods are placed here,
-    None for all."""
+    group changed since they were last reported; `on_follow` is called with a system when its
+    PodGroups begin to be followed. `ours` are the schedulerNames whose pods are placed here, None
+    for all."""
 
     def __init__(self, ours: Collection[str] | None = None) -> None:
         self.on_follow: list[Callable[[str], None]] = []
@@ -276,17 +278,17 @@ class GroupView:
         self._followed: dict[str, Resource[KubePodGroup]] = {}
         self._members: dict[str, _Members] = {}  # by the group's key
         self._group_of: dict[str, str] = {}  # by UID
-        self._asking: dict[ObjectKey, dict[str, None]] = {}  # by object: groups that it says it of
-        self._by_owner: set[str] = set()  # namespaces that say so
-        self._owned: dict[str, dict[str, None]] = {}  # by namespace: UIDs that it may be said of
+        self._asking: dict[ObjectKey, dict[str, None]] = {}  # by object: groups of that size
+        self._by_owner: set[str] = set()  # namespaces with `weft.dev/gang: owner`
+        self._owned: dict[str, dict[str, None]] = {}  # UIDs by namespace
 
     def take_moved(self, most: int) -> list[str]:
         """Take out and return at most `most` of the pods in `moved`."""
         return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
     def object(self, key: ObjectKey) -> tuple[Resource[KubePodGroup], KubePodGroup] | None:
-        """Return the followed version and the PodGroup as it was last shown; None if there is none
-        or it is not followed."""
+        """Return the followed version and the PodGroup as it was last shown; None if it does not
+        exist or its kind is not followed."""
         kind, group = self._followed.get(key[0]), self._objects.get(key)
         return None if kind is None or group is None else (kind, group)
 
@@ -368,14 +370,14 @@ class GroupView:
         return words_of(pod, by_namespace=pod.metadata.namespace in self._by_owner)
 
     def _as_stated(self, words: GroupWords, gang: Gang) -> KnownGroup:
-        """Return the group by the largest size that its pods state, without an object."""
+        """Return the group by the largest size that its pods state, as it has no object."""
         members = self._members.get(gang.key)
         sizes = {*(members.sizes if members is not None else ()), gang.least} - {0}
         if words.object_of and not sizes:
             missing = self._missing(words.object_of, gang)
             return KnownGroup(gang, (*words.warnings, missing))
         if not sizes or (not gang.least and not words.object_of):
-            return KnownGroup(gang, words.warnings)  # what it states itself cannot be read
+            return KnownGroup(gang, words.warnings)  # its size is unreadable
         least, warnings = max(sizes), words.warnings
         if len(sizes) > 1:
             stated = " and ".join(map(str, sorted(sizes)[:2])) + ", …" * (len(sizes) > 2)

@@ -1,9 +1,10 @@
-"""Heartbeats of nodes' agents: which are late or withdrawn, and since when.
+"""Tracks heartbeats of nodes' agents: which are late or withdrawn, and since when.
 
-A Lease counts from when it was seen to change, by the local clock: clocks of nodes may be wrong.
-Of one that is seen for the first time there is only its own time: a scheduler that just started
-puts no pods where an agent died before. If it was the clock, the next renewal says so within ten
-seconds. A node whose agent writes no Lease is not judged: an older one.
+A Lease's age counts from when it was last seen to change, by the local clock, as nodes' clocks may
+be wrong. For a Lease that is seen for the first time, its own time counts, so that a scheduler that
+just started places no pods where an agent has died. If that was only a wrong clock, the next
+renewal corrects it within ten seconds. A node whose agent writes no Lease (an older version) is
+never late.
 """
 
 import datetime
@@ -15,7 +16,8 @@ from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
 
 
 class _Beat(NamedTuple):
-    """The last that was seen of a Lease: its own time, and when that was (None: withdrawn)."""
+    """The last state of a Lease: its own renewal time, and the local time at which that was seen
+    (None: withdrawn)."""
 
     renewed: str
     seen_s: float | None
@@ -29,7 +31,7 @@ class Heartbeats:
         self._silent: dict[str, str] = {}
 
     def take(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
-        """A Lease was added, changed or deleted; those of others are passed over."""
+        """Take in an added, changed or deleted Lease; Leases of other components are ignored."""
         lease = change.object  # type: ignore[union-attr]
         name = lease.metadata.name
         if not name.startswith(HEARTBEAT_PREFIX):
@@ -47,7 +49,7 @@ class Heartbeats:
             self._beats[node] = _Beat(renewed, now_s)
 
     def judge(self, now_s: float) -> set[str]:
-        """Look at the clock; the nodes of which another thing holds now."""
+        """Update which agents are late; return the nodes for which this changed."""
         silent = {
             node: beat.renewed
             for node, beat in self._beats.items()
@@ -57,13 +59,13 @@ class Heartbeats:
         return {node for node, _ in before.items() ^ silent.items()}
 
     def late_at_s(self) -> float | None:
-        """Return the time at which the next one is late; None if none can be."""
+        """Return the time at which the next heartbeat is late; None if none can be."""
         times = (b.seen_s for n, b in self._beats.items() if n not in self._silent)
         seen = [seen_s for seen_s in times if seen_s is not None]
         return min(seen) + HEARTBEAT_LATE_S if seen else None
 
     def silent_since(self, node: str) -> str:
-        """Since when the node's agent is silent; "" while it is not."""
+        """Return the time since when the node's agent is silent, as text; "" if it is not."""
         return self._silent.get(node, "")
 
 

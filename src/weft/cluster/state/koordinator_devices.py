@@ -1,4 +1,4 @@
-"""Koordinator's Device objects, one per node: a custom resource that exists only if its CRD is
+"""Reads Koordinator's Device objects, one per node. The custom resource exists only if its CRD is
 installed."""
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ DEVICES = Resource(DEVICES_PATH, "devices", KoordinatorDevice)
 
 
 async def devices_by_node(client: ApiClient) -> Mapping[str, KoordinatorDevice] | None:
-    """Return the Device of each node that has one; None if they are there and may not be read."""
+    """Return the Devices by node; None if they exist and may not be read."""
     if not await serves(client, (DEVICES,)):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The pods in manifests: YAML documents, the workloads in them, and what is wrong with either.
+"""Reads the pods and workloads in manifests (YAML documents), and reports mistakes in them.
 
 Every mistake is a `BadInputError` that names the line or the field, and what to write instead.
 """
@@ -30,11 +30,11 @@ WORKLOADS = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
-"""Where Kubernetes' own workloads must have their pod template."""
+"""The place of the pod template in each of Kubernetes' own workloads."""
 
 
 class PodCount(NamedTuple):
-    """A number of pods as a workload says it, at `field`; `at_most` is a Job's completions."""
+    """A number of pods that a workload states at `field`; `at_most` is a Job's completions."""
 
     field: str
     number: Any
@@ -44,9 +44,9 @@ class PodCount(NamedTuple):
 class ManifestPod(NamedTuple):
     """A pod, or a workload's pod template, with the kind and name of the object it is in.
 
-    `field` is where in the object it is; `containers` where in `value` they must be. `counts`, one
-    multiplied by the other, are how many of it run at once. `claim_templates` are a StatefulSet's,
-    as written: each pod gets claims of its own by them.
+    `field` is the pod's place in the object; `containers` the place of its containers in `value`.
+    The product of `counts` is how many such pods run at once. `claim_templates` are a
+    StatefulSet's, as written: each pod gets its own claims from them.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class ManifestPod(NamedTuple):
 
 
 class Document(NamedTuple):
-    """One document of a file: its place, its text, and in which line (from 0) it begins."""
+    """One document of a file: its name for people, its text, and its first line (from 0)."""
 
     place: str
     text: str
@@ -68,8 +68,8 @@ class Document(NamedTuple):
 
 
 def split(text: str) -> Iterator[Document]:
-    """Yield the documents of a file as text, so that a broken one does not keep the others from
-    being read."""
+    """Yield the documents of a file as text, so that one broken document does not hide the
+    others."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
     number = 0
@@ -81,8 +81,7 @@ def split(text: str) -> Iterator[Document]:
 
 
 def _says_something(line: str) -> bool:
-    """Return True if a line is more than a document's beginning or end, a directive or a
-    comment."""
+    """Return True if the line is more than a document marker, a directive or a comment."""
     rest = re.sub(r"^(---(?=\s|$)|\.\.\.$|%.*)", "", line).strip()
     return bool(rest) and not rest.startswith("#")
 
@@ -101,7 +100,7 @@ def _bad_yaml(document: Document, line: int, problem: str) -> BadInputError:
     """Return an error that names the line, and says how to correct mistakes that are common in old
     READMEs."""
     lines, first = document.text.splitlines(), document.first_line
-    # A broken line is often reported at the next one.
+    # Parsers often report a broken line at the next one.
     near = [n for n in (line, line - 1) if 0 <= n < len(lines)]
     for n in near:
         field, _, value = lines[n].partition(":")
@@ -159,8 +158,8 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
 
 
 def pod_groups_in(value: Any) -> Iterator[tuple[ObjectKey, GroupPolicy]]:
-    """Yield every PodGroup in a document, of whichever system; what cannot be read as one is left
-    out."""
+    """Yield every PodGroup in a document, of any system; objects that cannot be read as one are
+    skipped."""
     if not isinstance(value, dict):
         return
     if isinstance(value.get("items"), list):
@@ -180,14 +179,14 @@ def pod_groups_in(value: Any) -> Iterator[tuple[ObjectKey, GroupPolicy]]:
 
 def _is_kubernetes_own(value: dict[str, Any]) -> bool:
     """Return True if an object is of an API group of Kubernetes itself. Other systems have kinds of
-    the same name, such as Volcano's Job."""
+    the same names, such as Volcano's Job."""
     group, slash, _ = str(value.get("apiVersion") or "").partition("/")
     return not slash or group in ("apps", "batch", "extensions")
 
 
 class _Place(NamedTuple):
-    """A place in an object: the names on the way that tell templates apart, its field, and how
-    many there are of it."""
+    """A place in an object: the names that distinguish its templates, its field, and how many pods
+    it stands for."""
 
     path: tuple[str, ...] = ()
     field: str = ""
@@ -233,11 +232,11 @@ def _templates(value: Any, place: _Place) -> Iterator[Template]:
 
 
 def _is_for_pods(template: dict[str, Any]) -> bool:
-    """Return True if a template has containers, be they none or misspelled: other things have
-    templates.
+    """Return True if a template has containers, even none or a misspelled field, as other things
+    have templates too.
 
-    Only a list counts as misspelled containers, for the templates of other kinds have all sorts
-    of fields.
+    A misspelled field only counts if it is a list, since templates of other kinds have all sorts of
+    fields.
     """
     spec = template.get("spec")
     if not isinstance(spec, dict):
@@ -249,7 +248,7 @@ def _is_for_pods(template: dict[str, Any]) -> bool:
 
 
 def _meant(field: str, among: dict[str, Any]) -> str | None:
-    """Return the key that is `field` misspelled."""
+    """Return the key that is a misspelling of `field`; None if there is none."""
     keys = {str(key).lower(): key for key in among if isinstance(key, str)}
     close = difflib.get_close_matches(field.lower(), keys, n=1, cutoff=0.85)
     return keys[close[0]] if close else None
@@ -270,14 +269,14 @@ def _argo(templates: list[Any], place: _Place) -> Iterator[Template]:
                 "containers": [container, *(sidecars if isinstance(sidecars, list) else ())],
                 "initContainers": step.get("initContainers"),
             }
-            # No field: the pod is put together here, its fields are not the step's.
+            # No field: the pod is assembled here, so its fields are not those of the step.
             pod = {"metadata": step.get("metadata") or {}, "spec": spec}
             yield inside._replace(field=""), pod
         else:
             yield from _templates(step, inside)
 
 
-_MOST_PODS = 2**31 - 1  # as Kubernetes has it
+_MOST_PODS = 2**31 - 1  # Kubernetes' limit
 
 
 def replicas_of(pod: ManifestPod) -> int | None:
@@ -305,7 +304,7 @@ def _claim_templates(value: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def manifest_of(pod: ManifestPod) -> Pod:
-    """Return the pod as Weft reads it, or `BadInputError` naming the field, its value and a
+    """Return the pod as Weft reads it; raises `BadInputError` with the field, its value and a
     remedy."""
     try:
         _check_containers(pod)
@@ -320,8 +319,8 @@ def manifest_of(pod: ManifestPod) -> Pod:
 
 
 def _check_containers(pod: ManifestPod) -> None:
-    """Refuse a pod without containers, since it may have a misspelled field, and a pod with two
-    containers of one name."""
+    """Refuse a pod without containers, whose field may be misspelled, and a pod with two containers
+    of one name."""
     value: Any = pod.value
     for n, step in enumerate(pod.containers):
         field = ".".join(pod.containers[: n + 1])
@@ -371,13 +370,13 @@ def _text(key: Any) -> str:
 
 
 def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
-    """Return the field's path and value out of the decoder's message, where they can be found."""
+    """Return the field's path and value from the decoder's message, if they can be found."""
     reason, _, path = problem.partition(" - at `")
     allowed = (str,) if "Expected `str`" in reason else (str, int, float)
     value: Any = pod
     field = ""
     for step in re.findall(r"[^.\[\]`$]+|\[\d+\]|\[\.\.\.\]", path):
-        if step == "[...]":  # some key of a mapping: the first that holds something unexpected
+        if step == "[...]":  # an unnamed key of a mapping: take the first with an unexpected type
             key = next((k for k, v in value.items() if type(v) not in allowed), "...")
             value, field = value.get(key), f"{field}[{key}]"
         elif step.startswith("["):
@@ -393,10 +392,10 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_pods(path: Path) -> list[PodRequest]:
-    """Return every pod that asks for GPUs in a file or the files of a folder, each replica of a
-    workload.
+    """Return every pod that requests GPUs in a file or the files of a folder, once for each replica
+    of a workload.
 
-    `BadInputError` names the file, the document and the field of the first that is broken.
+    Raises `BadInputError` with the file, document and field of the first mistake.
     """
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     pods = [

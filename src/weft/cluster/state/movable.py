@@ -1,4 +1,5 @@
-"""Says which bound pods may be moved: evicted, made again by their controller, and placed again."""
+"""Decides which bound pods may be moved: evicted, created again by their controller, and placed
+again."""
 
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ _TIED_KINDS = ("DaemonSet", "Node")
 
 
 def why_it_stays(pod: Pod) -> str:
-    """Why the pod may not be moved; "" if it may, as far as it says itself."""
+    """Return the reason why the pod may not be moved; "" if the pod itself allows it."""
     owners = pod.metadata.owner_references or ()
     controller = next((owner for owner in owners if owner.controller), None)
     if controller is None:
@@ -34,18 +35,18 @@ def why_it_stays(pod: Pod) -> str:
 
 
 def made_anew(pod: Pod) -> Pod:
-    """Return the pod as its controller would recreate it: without a node."""
+    """Return the pod as its controller would create it again: without a node."""
     return replace(pod, spec=replace(pod.spec, node_name=""))
 
 
 def says_it_moves(pod: Pod) -> bool:
-    """Return True if the pod says that it may be moved for others."""
+    """Return True if the pod's annotation allows moving it for other pods."""
     return (pod.metadata.annotations or {}).get(MOVABLE) == "true"
 
 
 def said_to_move(pod: Pod, parse: Callable[[Pod], PodRequest]) -> PodRequest | UnsetType:
-    """Return the pod as it would come again, of one that says that it may be moved for others;
-    unset for the rest, and for pods of a group, which start together."""
+    """Return the request with which the pod would come again, if the pod allows moving it for
+    others; unset for other pods, and for pods of a group, which start together."""
     if not says_it_moves(pod) or why_it_stays(pod):
         return UNSET
     try:

@@ -1,8 +1,8 @@
-"""Namespaces by their labels: what the `namespaceSelector` of a pod's term selects.
+"""Finds the namespaces that the `namespaceSelector` of a pod's term selects by labels.
 
-A term names its namespaces, and those that its selector selects join them: rules of pods are made
-of names alone, and made again where a namespace's labels change what some selector selects. While
-nobody may read namespaces, what such a selector selects is unknown.
+The engine's rules contain only names of namespaces, so a pod's rules are built again if a
+namespace's labels change what a selector selects. If this process may not read namespaces, the
+selected ones are unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,30 +25,30 @@ class Namespaces(Protocol):
 
 
 class UnnamedNamespaces:
-    """The namespaces for manifests without a cluster: those that a selector selects are named after
-    the selector."""
+    """Stands for namespaces when reading manifests without a cluster: a selector selects a
+    namespace named after itself."""
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:
-        """Return one name that says what is selected, for people to read; no pod is in such a
+        """Return one name that describes the selector, for people; no pod is in such a
         namespace."""
         return (f"namespaces with {', '.join(map(str, labels))}",)
 
 
 class NamespaceView:
-    """The namespaces there are, and which pods select some by their labels. `known`: all of them
+    """The existing namespaces, and which pods select some by their labels. `known`: all of them
     were listed once."""
 
     def __init__(self) -> None:
         self.known = False
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._selected: dict[Labels, tuple[str, ...]] = {}  # of selectors that pods have
-        self._users: dict[Labels, dict[str, None]] = {}  # UIDs
+        self._selected: dict[Labels, tuple[str, ...]] = {}  # by selector
+        self._users: dict[Labels, dict[str, None]] = {}  # UIDs by selector
         self._selectors: dict[str, tuple[Labels, ...]] = {}  # by UID
         self._moved: dict[str, None] = {}
 
     @property
     def has_moved(self) -> bool:
-        """True if `take_moved` has more."""
+        """True if `take_moved` has pods to return."""
         return bool(self._moved)
 
     def take(self, change: Change[MetaOnly]) -> None:
@@ -71,7 +71,7 @@ class NamespaceView:
         self.known = True
 
     def use(self, uid: str, selectors: Iterable[Labels]) -> None:
-        """Note that the pod's terms select namespaces by these selectors."""
+        """Record that the pod's terms select namespaces by these selectors."""
         own = tuple(dict.fromkeys(selectors))
         if own == self._selectors.get(uid, ()):
             return
@@ -92,7 +92,7 @@ class NamespaceView:
 
     def take_moved(self, most: int) -> list[str]:
         """Return the UIDs of at most `most` pods whose terms now select other namespaces than
-        before, and forget them."""
+        before; each is returned once."""
         return [self._moved.popitem()[0] for _ in range(min(most, len(self._moved)))]
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:

@@ -1,5 +1,5 @@
-"""Gathers changed nodes for a moment and takes them over together, because laying out a table takes
-long.
+"""Collects changes of nodes for a moment and applies them together, because computing a new layout
+of the table takes long.
 
 changed ──▶ a moment later: nudge ──▶ changed ──▶ lay
 """
@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from weft.kube.clock import Clock
 
-# Changed nodes are gathered for so long, seconds, and then so that laying takes only this part.
+# Seconds that changes are collected, and the largest part of time that may be spent on layouts.
 _GATHER_S = 0.03
 _LAYING_SHARE = 0.2
 _MOST_WAIT_S = 1.0
 
 
 class NodeBatches:
-    """A timer that gathers changes. A timer that gathers changes. `lay` takes over what changed;
-    `nudge` has `changed` called again, in its turn."""
+    """A timer that collects changes. `lay` applies them; `nudge` causes another call of
+    `changed`."""
 
     def __init__(self, clock: Clock, lay: Callable[[], None], nudge: Callable[[], None]) -> None:
         self._clock, self._lay, self._nudge = clock, lay, nudge
@@ -26,7 +26,7 @@ class NodeBatches:
         self._over = False
 
     def changed(self, *, at_once: bool) -> None:
-        """Take over a change at once, or later together with changes that come soon."""
+        """Apply a change at once, or later together with changes that come soon."""
         if at_once or self._over:
             self.lay()
         elif self._timer is None:
@@ -35,7 +35,7 @@ class NodeBatches:
             self._timer = loop.call_later(max(_GATHER_S, rest_s), self._ends)
 
     def lay(self) -> None:
-        """Take over what changed, now."""
+        """Apply the collected changes now."""
         began = self._clock.monotonic()
         self._over = False
         self._lay()
@@ -43,7 +43,7 @@ class NodeBatches:
         self._not_before = ended + min(_MOST_WAIT_S, (ended - began) / _LAYING_SHARE)
 
     def stop(self) -> None:
-        """Stop the timer: changes are taken over only on demand."""
+        """Stop the timer: from now on changes are only applied on demand."""
         if self._timer is not None:
             self._timer.cancel()
 

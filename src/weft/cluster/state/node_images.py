@@ -1,5 +1,5 @@
-"""The container images that nodes have, as news for the engine: a node's images are reported once,
-and again where they are others."""
+"""Reports the container images of nodes to the engine: once for each node, and again if they
+change."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,14 @@ from weft.core.engine import ImagesSeen
 from weft.model.manifest import NodeImage
 
 MOST_NAMES = 2_000
-"""So many names of a node's images are read; kubelets tell 250 of the largest 50, if nobody has
-them tell more."""
+"""The most image names that are read of one node; by default kubelets report 50 images with up to 5
+names each."""
 
 Images = tuple[tuple[str, int], ...]
 
 
 class ImageNews:
-    """The images that nodes have; what is new of them is told by `news`, once. `moved`: there is
-    some."""
+    """The images of nodes; `news` returns changes, each once. `moved`: there are changes."""
 
     def __init__(self) -> None:
         self._told: dict[str, Images] = {}
@@ -23,7 +22,7 @@ class ImageNews:
         self.moved = False
 
     def take(self, node: str, images: Sequence[NodeImage] | None) -> None:
-        """The node has these images; None if it has none, or is gone."""
+        """Set the node's images; None if it has none, or is gone."""
         found = [(name, image.size_bytes) for image in images or () for name in image.names or ()]
         if tuple(found[:MOST_NAMES]) == self._told.get(node, ()):
             self._new.pop(node, None)
@@ -32,7 +31,7 @@ class ImageNews:
         self.moved = bool(self._new)
 
     def news(self) -> ImagesSeen | None:
-        """Return the images of nodes that have others than was told before; None for nothing."""
+        """Return the nodes whose images differ from those reported before; None if none do."""
         new, self._new, self.moved = self._new, {}, False
         for node, images in new.items():
             self._told[node] = images
@@ -41,12 +40,12 @@ class ImageNews:
         return images_seen(new) if new else None
 
     def all(self) -> ImagesSeen | None:
-        """Return all that was told, for another engine; None for nothing."""
+        """Return all images reported so far, for another engine; None if there are none."""
         return images_seen(self._told) if self._told else None
 
 
 def images_seen(by_node: dict[str, Images]) -> ImagesSeen:
-    """Return the event: each image is named once."""
+    """Return the event with these images; each image is named once."""
     number: dict[tuple[str, int], int] = {}
     nodes = {
         node: tuple(number.setdefault(image, len(number)) for image in images)

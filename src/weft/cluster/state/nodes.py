@@ -1,8 +1,8 @@
-"""Nodes: what the API shows of them, made the engine's nodes, a batch at a time.
+"""Turns what the API shows of nodes into the engine's nodes, in batches.
 
-A node is five things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
-which its agent says that it delivers, the ResourceSlices of its GPUs, and Koordinator's Device. Any
-of them may change it; `changed` says what is new for the engine.
+A node is read from five objects: the Node, the ConfigMap that names its broken GPUs, its agent's
+Lease, the ResourceSlices of its GPUs, and Koordinator's Device. A change of any of them may change
+the node; `changed` returns what is new for the engine.
 """
 
 import datetime
@@ -40,16 +40,16 @@ Unit = Literal["auto", "GiB", "MiB"]
 
 
 class NodeView:
-    """The nodes there are. `warnings` by node name are for people.
+    """The existing nodes. `warnings` are for people, by node name.
 
-    `shrunk` are nodes that have shown more or larger GPUs than they do now, with what these had
-    (MiB and thousandths by index): what is too much there may have been right when it was placed.
-    That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
-    `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
-    `slices` are the ResourceSlices, `renamed` the nodes of which Koordinator says other minor
-    numbers than when it was emptied last, or their agents other GPUs that NVIDIA's plugin gave.
-    `images` are those that nodes have.
-    `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
+    `shrunk` are nodes that had more or larger GPUs before, with the largest sizes (MiB and
+    thousandths of cores by index): holdings that are too large now may have fitted when they were
+    placed. A node is removed from it when its GPUs have these sizes again, or it is gone. `objects`
+    are the nodes as the API shows them. `counted` are the gpushare units that a node has shown
+    (MiB; 0: none), by its name. `slices` are the ResourceSlices. `renamed` are the nodes whose
+    Koordinator minor numbers, or GPUs given by NVIDIA's plugin, have changed since it was last
+    emptied. `images` are the nodes' container images. `lends`: GPUs may be overcommitted; see
+    `DialectSettings`.
     """
 
     def __init__(
@@ -75,13 +75,14 @@ class NodeView:
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
         self._heartbeats = Heartbeats()
-        self.dirty: set[str] = set()  # nodes that `changed` looks at next
-        self._closed: set[str] = set()  # since `changed` was asked last
+        self.dirty: set[str] = set()  # nodes that `changed` will read
+        self._closed: set[str] = set()  # since the last call of `changed`
 
     def take_node(self, change: Change[KubeNode]) -> ClosedNode | None:
-        """Take in an added, changed or deleted node; return what else closes it, if anything does.
+        """Take in an added, changed or deleted node; return an event if the change closes it for
+        pods, else None.
 
-        That is so from now on. All the rest `changed` tells.
+        The closure applies at once; all other changes are returned by `changed`.
         """
         node = change.object  # type: ignore[union-attr]
         name = node.metadata.name
@@ -101,7 +102,7 @@ class NodeView:
         return self._close(name, None if gone else node)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
-        """A ConfigMap was added, changed or deleted; only those about broken GPUs matter."""
+        """Take in an added, changed or deleted ConfigMap; only those about broken GPUs matter."""
         config_map = change.object  # type: ignore[union-attr]
         meta = config_map.metadata
         if meta.namespace != UNHEALTHY_NAMESPACE or not meta.name.startswith(UNHEALTHY_PREFIX):
@@ -114,24 +115,24 @@ class NodeView:
         self.dirty.add(name)
 
     def take_heartbeat(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
-        """A Lease was added, changed or deleted; only those of nodes' agents matter."""
+        """Take in an added, changed or deleted Lease; only those of nodes' agents matter."""
         self._heartbeats.take(change, now_s, wall)
 
     def judge_heartbeats(self, now_s: float) -> tuple[bool, float | None]:
-        """Look which agents are late now: whether that is another answer than before, and when to
-        look again (None: not before another Lease)."""
+        """Update which agents are late; return True if this changed, and the time of the next
+        update (None: not before another Lease changes)."""
         other = self._heartbeats.judge(now_s) & self.objects.keys()
         self.dirty |= other
         return bool(other), self._heartbeats.late_at_s()
 
     def take_slice(self, change: Change[ResourceSlice]) -> PoolKey:
-        """A ResourceSlice was added, changed or deleted; its pool."""
+        """Take in an added, changed or deleted ResourceSlice; return its pool."""
         pool, nodes = self.slices.take(change)
         self.dirty |= nodes & self.objects.keys()
         return pool
 
     def take_device(self, change: Change[KoordinatorDevice]) -> None:
-        """A Device of Koordinator's was added, changed or deleted."""
+        """Take in an added, changed or deleted Device of Koordinator's."""
         device = change.object  # type: ignore[union-attr]
         name = device.metadata.name
         before = self._minors.pop(name, {})
@@ -145,7 +146,8 @@ class NodeView:
         self.dirty.add(name)
 
     def closed_to(self, name: str, asked: Constraints) -> str:
-        """The reason why the node takes no such pod now, whatever is free; "" if it does."""
+        """Return the reason why the node takes no such pod now, however much is free; "" if it
+        takes it."""
         node = self.nodes.get(name)
         if node is None or name not in self.objects:
             return f"node {name} is gone"
@@ -153,13 +155,14 @@ class NodeView:
         return f"{name}: {TEXT[code]}" if code else ""
 
     def called(self, name: str, names: CardNames) -> Node | None:
-        """Return the node, with these names of its cards, and Koordinator's; and with what NVIDIA's
-        plugin gave of them."""
+        """Return the node with the names that KAI (`names`) and Koordinator have for its GPUs, and
+        the GPUs that NVIDIA's plugin gave to pods."""
         node, given = self.nodes.get(name), self._given.get(name, NONE_GIVEN)
         return None if node is None else called(node, names, self._minors.get(name, {}), given)
 
     def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-        """Nodes that are new or other than before, and the names of those that are gone."""
+        """Return the nodes that are new or changed, and the names of deleted nodes, since the last
+        call."""
         dirty, self.dirty = self.dirty, set()
         new: list[Node] = []
         gone: list[str] = []
@@ -184,7 +187,8 @@ class NodeView:
         return tuple(new), tuple(gone)
 
     def _close(self, name: str, known: KubeNode | None) -> ClosedNode | None:
-        """None is a node that is gone. What is not so any more stays: opening is no hurry."""
+        """Return an event if the node is now closed for more pods; `known` is None if it is gone.
+        Reopening can wait for `changed`."""
         node = self.nodes.get(name)
         if node is None:
             return None
@@ -199,7 +203,7 @@ class NodeView:
         return ClosedNode(name, taints, schedulable)
 
     def _compare(self, before: Node, node: Node) -> None:
-        """Remember the most that each GPU has shown, while the node shows less."""
+        """Record the largest size that each GPU has had, while the node shows less."""
         most, now = self.shrunk.pop(node.name, {}), _sizes(node)
         for index, (mib, milli) in _sizes(before).items():
             known = most.get(index, (0, 0))
@@ -229,7 +233,7 @@ class NodeView:
         return replace(node, silent_since=silent or UNSET)
 
     def _read_given(self, known: KubeNode) -> tuple[str, ...]:
-        """Take over what NVIDIA's plugin gave there; warnings for people."""
+        """Read which GPUs NVIDIA's plugin gave to pods of the node; return warnings for people."""
         name, warnings = known.metadata.name, tuple[str, ...]()
         try:
             given = read_plugin_gpus(known)
@@ -245,10 +249,10 @@ class NodeView:
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:
-    """Return True if Weft reads the same in both. Most of what happens to nodes are heartbeats."""
+    """Return True if Weft reads the same in both. Most changes of nodes are heartbeats."""
     was, now = known.metadata, node.metadata
     status = node.status
-    if known.status.images != status.images:  # each pull is one: `NodeView.images` tells of them
+    if known.status.images != status.images:  # see `NodeView.images`
         status = replace(status, images=known.status.images)
     return (
         known.status == status

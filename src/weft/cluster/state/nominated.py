@@ -1,4 +1,4 @@
-"""Pods for which the API says that a node is kept: what a leader before decided, read back."""
+"""Reads pods with a nominatedNodeName: a previous leader kept a place for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,7 +12,7 @@ from weft.model import BadInputError, PodRequest
 def nominated(
     pending: Sequence[Pod], pods: PodView, parse: Callable[[Pod], PodRequest]
 ) -> Iterator[PodNominated]:
-    """Yield the events about them, for pods in this order."""
+    """Yield a `PodNominated` event for each of the pods, in this order."""
     for pod in pending:
         node = pod.status.nominated_node_name
         if not node:
@@ -20,13 +20,13 @@ def nominated(
         try:
             request = parse(pod)
         except BadInputError:
-            continue  # it waits with that reason, and nothing is kept for it
+            continue  # the pod waits with that reason, and no place is kept
         yield PodNominated(request, node, tuple(_leaving(pods.on_node(node), request.priority)))
 
 
 def _leaving(here: Sequence[Pod], below: int) -> Iterator[str]:
-    """UIDs of pods that are ending since they were preempted, of a lower priority; or of the same,
-    where they may be moved."""
+    """Yield UIDs of pods of a lower priority that are ending since they were preempted; also of the
+    same priority if they may be moved."""
     for pod in here:
         lower = (pod.spec.priority or 0) < below + says_it_moves(pod)
         if pod.metadata.deletion_timestamp and lower:

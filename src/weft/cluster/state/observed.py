@@ -1,7 +1,7 @@
-"""Nodes and pods as a cluster shows them, for running them again under other policies.
+"""Reads a cluster's nodes and pods for a simulation under other policies.
 
-Pods are read by the dialects as the scheduler reads them, nodes by the dialects' inventory. What a
-simulation cannot honour is left out and said.
+Pods are read by the dialects as the scheduler reads them, nodes by the dialects' inventory.
+Constraints that a simulation cannot honour are left out and reported.
 """
 
 import datetime
@@ -22,11 +22,12 @@ from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Constraints, Gang, GpuMemoryRequest, Node, Shape
 
 _ALWAYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""The taints that the API server lets every pod tolerate for a while."""
+"""The taints that Kubernetes makes every pod tolerate for a while."""
 
 
 class PodTimes(NamedTuple):
-    """When a pod was made, got its node and ended, seconds since 1970; None if it is not so."""
+    """The times when a pod was created, was bound and ended, seconds since 1970; None if it was or
+    did not."""
 
     created_s: float
     scheduled_s: float | None = None
@@ -34,8 +35,8 @@ class PodTimes(NamedTuple):
 
 
 class ObservedPod(NamedTuple):
-    """One pod: what it asks, in whose words, when it was there, and with which gang. `queue` is
-    its team's queue, by name or by its namespace; `names_queue` says which."""
+    """One pod: its request, the system whose resources it uses, its times, and its gang. `queue` is
+    its team's queue, named by a label or its namespace; `names_queue` says which."""
 
     name: str
     shape: Shape
@@ -48,8 +49,8 @@ class ObservedPod(NamedTuple):
 
 
 class ObservedCluster(NamedTuple):
-    """A cluster as it was observed. `left_out` counts, by the reason, pods and constraints that
-    are not simulated."""
+    """An observed cluster. `left_out` counts, by reason, the pods and constraints that are not
+    simulated."""
 
     nodes: list[Node]
     pods: list[ObservedPod]
@@ -64,7 +65,8 @@ def observe(
     rules: Sequence[InventoryFallback] = (),
     times_of: Callable[[Pod], PodTimes] | None = None,
 ) -> ObservedCluster:
-    """Read them all. A pod that no dialect can read is left out, with a warning that names it."""
+    """Read all nodes and pods. A pod that no dialect can read is left out, with a warning that
+    names it."""
     seen = ObservedCluster([], [], [], Counter())
     for known in nodes:
         node, warnings = inventory(known, rules=rules)
@@ -108,7 +110,8 @@ def _add_pod(
 
 
 def _simulated(shape: Shape) -> Shape:
-    """Without what a simulation does not know, and in the plainest words."""
+    """Return the shape without what a simulation does not know, and independent of the pod's
+    system."""
     tolerations = tuple(t for t in shape.constraints.tolerations if t.key not in _ALWAYS)
     constraints = replace(
         shape.constraints, tolerations=tolerations, unsupported="", volumes=(), pods=UNSET
@@ -119,13 +122,14 @@ def _simulated(shape: Shape) -> Shape:
         else request
         for request in shape.gpu_requests
     )
-    # No kubelet counts an annotation: only an agent, which a simulation takes to be there.
+    # Only agents count these annotations, and a simulation assumes agents on all nodes.
     resources = tuple(name for name in shape.resources if name not in ASKING_ANNOTATIONS)
     return replace(shape, constraints=constraints, gpu_requests=requests, resources=resources)
 
 
 def _forget_what_nobody_asks(seen: ObservedCluster) -> None:
-    """Labels that no pod selects by, and UUIDs that no pod names, say nothing to a simulation."""
+    """Drop node labels that no pod selects, and UUIDs that no pod names: they do not affect a
+    simulation."""
     shapes = {pod.shape for pod in seen.pods}
     labels = {key for shape in shapes for key in _label_keys(shape.constraints)}
     by_uuid = any(shape.devices.uuids or shape.devices.not_uuids for shape in shapes)
@@ -155,7 +159,7 @@ def times_in_status(pod: Pod) -> PodTimes:
         ended = max((end for end in ends if end is not None), default=created)
     scheduled = _seconds(pod.bound_at, "status.conditions.lastTransitionTime")
     if scheduled is None and pod.spec.node_name:
-        scheduled = created  # a DaemonSet's pods of old, and static ones
+        scheduled = created  # DaemonSet pods of old versions, and static pods
     return PodTimes(created, scheduled, None if ended is None else max(ended, scheduled or ended))
 
 

@@ -1,7 +1,8 @@
-"""Shares of a node's GPUs that Weft did not place: other systems' pods, and ResourceClaims.
+"""Lists shares of a node's GPUs that Weft did not place: those of other systems' pods, and of
+ResourceClaims.
 
-Said alike wherever people are told of it: `weft explain`, `weft inspect`, `weft status`. A share is
-sure where a mark, or a slice, names its GPU; else it is what is charged since it may be held.
+`weft explain`, `weft inspect` and `weft status` describe them in the same words. A share is certain
+if a mark or a ResourceSlice names its GPU; otherwise it is charged because it may be held.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ _BY_PART = ("percent", "millionths")
 
 
 def others_on(pods: PodView, name: str) -> list[OthersShare]:
-    """Everything that others hold of this node as it is charged now, by GPU, then by holder."""
+    """Return everything that others hold of this node's GPUs, as charged now, sorted by GPU, then
+    holder."""
     node = pods.there(name)
     if node is None:
         return []
@@ -71,8 +73,9 @@ def pods_share(
     *,
     is_told: bool = False,
 ) -> OthersShare:
-    """Return the pod's share of a GPU; `request` is None if it cannot be read. `unknown`: why
-    nobody knows that it is this GPU, "" if its marks name it, or (`is_told`) its node's agent."""
+    """Return the pod's share of a GPU; `request` is None if it cannot be read. `unknown` is the
+    reason why it is uncertain that it is this GPU, "" if the pod's marks name it or (`is_told`) the
+    node's agent reports it."""
     meta, gpu = pod.metadata, _gpu(node, share.gpu)
     placer = placer_of(pod, request.dialect if request is not None else "none")
     asked = request.shape.gpu_requests if request is not None else ()
@@ -87,7 +90,8 @@ def pods_share(
 
 
 def claims_share(charge: ClaimCharge, share: Share, node: Node, unknown: str = "") -> OthersShare:
-    """Return a claim's share of a GPU; `unknown` likewise."""
+    """Return a claim's share of a GPU; `unknown` is the reason why it is uncertain that it is this
+    GPU, or ""."""
     meta, gpu = charge.claim.metadata, _gpu(node, share.gpu)
     driver = charge.driver_of(share)
     evidence = unknown or f"allocated by driver {driver}"

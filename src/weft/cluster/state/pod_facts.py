@@ -1,4 +1,4 @@
-"""Reads a pod's age and binding time, and compares it with what it was before."""
+"""Reads a pod's age and binding time, and compares two versions of a pod."""
 
 import datetime
 
@@ -14,8 +14,8 @@ from weft.model.annotations import CLASS, PLACEMENT, PLACEMENT_COPY
 
 
 def same(known: Pod, pod: Pod) -> bool:
-    """Return True if the pod asks, holds and is the same as before. Most changes are of its
-    status."""
+    """Return True if both versions of the pod request and hold the same. Most changes only concern
+    its status."""
     was, now = known.metadata, pod.metadata
     return (
         known.ended == pod.ended
@@ -30,8 +30,8 @@ def same(known: Pod, pod: Pod) -> bool:
 
 
 def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
-    """Return True if the API shows the pod exactly as this placement's Binding made it: the same
-    spec, but for the node, and the annotations as Weft wrote them, with none of an agent's."""
+    """Return True if the API shows the pod exactly as this placement's Binding left it: the same
+    spec except for the node, and the annotations that Weft wrote, without any of an agent."""
     known_annotations, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
     text = says.get(PLACEMENT)
     return (
@@ -61,7 +61,7 @@ def moment_ns(text: str | None) -> int:
 
 
 def job_class_of(pod: Pod) -> str:
-    """Return the pod's job class, as it says itself; "" for none."""
+    """Return the job class that the pod states; "" for none."""
     return (pod.metadata.annotations or {}).get(CLASS, "")
 
 

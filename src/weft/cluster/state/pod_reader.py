@@ -8,7 +8,7 @@ someone changes the pod.
 Pods with the same requests are read once: a workload's pods differ in their names and little else.
 A cached result depends only on the pod itself and the settings, so it never becomes outdated.
 
-A pod's workload is the name of what makes pods like it, again and again:
+A pod's workload is the name of the owner that keeps creating pods like it:
 
     a controlling owner      namespace/Kind/name, as `ml/StatefulSet/db`
       a Deployment's           its ReplicaSet's name, less the pod template's hash
@@ -16,7 +16,8 @@ A pod's workload is the name of what makes pods like it, again and again:
     else weft.dev/application  namespace/application/name
     else                     nobody makes it again: ""
 
-Nothing is asked of the API: names say enough. What only looks like a hash or a minute stays.
+Owners are found from names alone, without reading them from the API. A part that only looks like a
+hash or a minute is kept.
 """
 
 import datetime
@@ -80,7 +81,8 @@ from weft.model.declared_features import HOST_NETWORK_USERS, RESTARTS_ALL
 
 WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
 LARGE_BYTES = 65_536
-"""Largest pod spec that is kept. Pods have some kB; larger ones would fill the memory."""
+"""The largest pod spec that is cached, in bytes. Most pods have some kB; larger ones would use too
+much memory."""
 TEMPLATE_HASH = "pod-template-hash"
 _OF_EACH = (
     "statefulset.kubernetes.io/pod-name",
@@ -102,10 +104,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Volumes(Protocol):
-    """A source of the demands of pods' volumes, which knows what their claims are bound to."""
+    """Returns what pods' volumes require of nodes, given what their claims are bound to."""
 
     def read(self, pod: Pod) -> PodVolumes:
-        """Return the demands of the pod's volumes."""
+        """Return the requirements of the pod's volumes."""
         ...
 
 
@@ -114,12 +116,12 @@ class UnknownVolumes:
     unknown."""
 
     def read(self, pod: Pod) -> PodVolumes:
-        """Return only the disks that the pod itself names, as nothing is known of its claims."""
+        """Return only the disks that the pod itself names, as its claims are unknown."""
         return PodVolumes(storage=StorageRules(mounts=MountedVolumes(disks=disks_of(pod))))
 
 
 _UNNAMED, _UNGROUPED = UnnamedNamespaces(), WrittenGroups()
-# kube-scheduler has looked at these already when it asks an extender.
+# kube-scheduler has already checked these when it calls an extender.
 _ASKED = Constraints(judged_elsewhere=True)
 
 
@@ -139,7 +141,7 @@ def read(
         stated = f"{rules} rules on nodes, pods, tolerations and host ports"
         why = f"the pod has {stated}; Weft reads {MOST_RULES} at most"
         constraints, preferences = Constraints(unsupported=why), UNSET
-    meta, group = pod.metadata, NO_GROUP  # of a pod that says nothing
+    meta, group = pod.metadata, NO_GROUP  # of a pod without any
     if meta.labels or meta.annotations or pod.spec.scheduling_group:
         group = groups.read(pod)
     if group.unhonoured:
@@ -155,21 +157,20 @@ def read(
 
 
 def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """Read a pod that kube-scheduler asks about. Only its host ports are read of its constraints:
-    kube-scheduler checks the constraints itself."""
+    """Read a pod that kube-scheduler asks about. Of its constraints only host ports are read, as
+    kube-scheduler checks the others itself."""
     return _cache.read(pod, settings, replace(_ASKED, ports=ports_of(pod.spec)))
 
 
 def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """Read a pod that has a node. Only its host ports are read of its constraints, since it holds
-    these there."""
+    """Read a pod that has a node. Of its constraints only host ports are read, since it holds these
+    there."""
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
 class BoundRequest(NamedTuple):
-    """A bound pod's request as its node counts. In words, "" for nothing: `mismatch` is what
-    contradicts itself in that count, `unreadable` what of its labels and annotations is not read.
-    """
+    """A bound pod's request, read for its node. `mismatch` says in words what contradicts the
+    node's unit, `unreadable` which of its labels and annotations could not be read; "" for none."""
 
     request: PodRequest
     mismatch: str
@@ -177,7 +178,8 @@ class BoundRequest(NamedTuple):
 
 
 def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
-    """Return a pod on this node, by what its owner cannot change while it is there."""
+    """Return the request of a pod on this node, from the parts of the pod that its owner cannot
+    change."""
     request, unreadable = registry.parse_bound(pod, settings)
     constraints = Constraints(ports=ports_of(pod.spec))
     request = replace(request, shape=_counted(request.shape, constraints))
@@ -194,7 +196,7 @@ def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
 
 
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
-    """Read only what a pod takes beside GPUs, and its class, as far as that can be read."""
+    """Read only what a pod requests besides GPUs, and its class, if that can be read."""
     cpu, memory, extended = non_gpu_resources(pod, lends=settings.lends, bounds=HELD)
     job_class = (pod.metadata.annotations or {}).get(CLASS, "")
     shape = Shape(
@@ -207,8 +209,8 @@ def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
 
 
 def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
-    """Read a pod that is to be placed; a request for GPUs that no dialect reads keeps it
-    waiting."""
+    """Read a pod that is to be placed. A request for GPUs that no dialect reads keeps the pod
+    pending."""
     reading = registry.read_pod(pod, settings)
     request = _constrained(reading.request, constraints)
     meta = pod.metadata
@@ -239,18 +241,18 @@ def _counted(shape: Shape, constraints: Constraints) -> Shape:
 
 
 class ParseCache:
-    """A cache of the last `keep` different results of `read`. For a pod like one that was read,
-    only the fields that differ are replaced (its names, its age, its workload and labels)."""
+    """A cache of the last `keep` different results of `read`. For a pod like a cached one, only the
+    fields that differ are replaced (its names, age, workload and labels)."""
 
     def __init__(self, read: Read, keep: int = 256) -> None:
         self._read, self._keep = read, keep
         self._known: OrderedDict[bytes, tuple[Constraints, PodRequest]] = OrderedDict()
 
     def read(self, pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
-        """Return the pod's request, from the cache if a pod like it was read before. An error in
-        reading is raised, and not cached."""
+        """Return the pod's request, from the cache if a pod like it was read before. Errors are
+        raised, and not cached."""
         meta = pod.metadata
-        if not (meta.uid and meta.name and meta.namespace):  # no pod of the API
+        if not (meta.uid and meta.name and meta.namespace):  # not a pod from the API
             return self._read(pod, settings, constraints)
         key = _encode((settings, meta.labels, meta.annotations, pod.spec))
         known = self._known.get(key)
@@ -309,7 +311,7 @@ def constraints_with(pod: Pod, of_volumes: PodVolumes, namespaces: Namespaces) -
 
 
 def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:
-    """Return the node's ports that the pod takes, of its containers and sidecars."""
+    """Return the node's ports that the pod's containers and sidecars take."""
     sidecars = [c for c in spec.init_containers or () if c.restart_policy == "Always"]
     return tuple(
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip)
@@ -348,7 +350,7 @@ def claims_of(pod: Pod) -> list[str]:
 
 
 class OwnedPod(Protocol):
-    """A pod, with what made it."""
+    """A pod with its owners."""
 
     @property
     def metadata(self) -> OwnedMeta:
@@ -363,7 +365,7 @@ def workload_of(pod: OwnedPod) -> str:
     controllers = (owner for owner in meta.owner_references or () if owner.controller)
     owner = next(controllers, None)
     if owner is not None and owner.kind == "Node":
-        return ""  # a node's own pods are as many workloads, none of which uses a GPU
+        return ""  # a node's static pods; none of them uses a GPU
     if owner is not None:
         kind, name = _above(owner, pod)
         return f"{namespace}/{kind}/{name}"
@@ -373,8 +375,8 @@ def workload_of(pod: OwnedPod) -> str:
 
 
 def _above(owner: OwnerReference, pod: OwnedPod) -> tuple[str, str]:
-    """Return kind and name of the Deployment or CronJob that made the owner, if the names tell;
-    else the owner's."""
+    """Return kind and name of the Deployment or CronJob above the owner, as far as names show; else
+    the owner's."""
     if owner.kind == "ReplicaSet":
         tail = f"-{(pod.metadata.labels or {}).get(TEMPLATE_HASH, '')}"
         if len(tail) > 1 and owner.name.endswith(tail) and owner.name != tail:
@@ -395,13 +397,13 @@ def _made_min(pod: OwnedPod) -> int:
     return int(made.timestamp()) // 60
 
 
-# --- what it demands of other pods ---------------------------------------------------------------
-# A namespaceSelector that selects by labels selects those that `namespaces` knows. Where it knows
-# none a pod that asks so waits, and of a pod that has a node such a term counts in all namespaces.
+# --- rules about other pods ----------------------------------------------------------------------
+# A namespaceSelector with labels selects namespaces that `namespaces` knows. If it knows none, a
+# pending pod with such a term waits, and of a pod that has a node the term counts everywhere.
 
 
 def rules_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> InterPodRules | UnsetType:
-    """Read what the pod demands of other pods when it is placed; unset for nothing."""
+    """Read the pod's rules about other pods for its placement; unset if it has none."""
     affinity = pod_terms_of(pod, _required(pod, "pod_affinity"), namespaces)
     anti_affinity = pod_terms_of(pod, _required(pod, "pod_anti_affinity"), namespaces)
     spread = tuple(_spread(pod, each) for each in _hard(pod))
@@ -416,7 +418,7 @@ def rules_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> InterPodRules | Uns
 
 
 def marks_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> PodMarks:
-    """Read what other pods' demands see of the pod, which has a node."""
+    """Read what other pods' rules need to know of this pod, which has a node."""
     meta = pod.metadata
     near = pod_terms_of(pod, _required(pod, "pod_affinity"), namespaces)
     return PodMarks(
@@ -446,7 +448,7 @@ def preferences_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> Preferences |
 
 
 def preferred_pods(pod: Pod, namespaces: Namespaces) -> tuple[WeightedTerm, ...]:
-    """Read which pods this pod prefers to be near, or (negative weight) not near."""
+    """Read which pods this pod prefers to be near, or (with a negative weight) not to be near."""
     affinity = pod.spec.affinity
     if affinity is None:
         return ()
@@ -471,9 +473,9 @@ def image_name(name: str) -> str:
 
 
 def _default_spread(pod: Pod) -> tuple[SpreadRule, ...]:
-    """kube-scheduler's system defaults. They go by the selectors of the pod's Services and of its
-    ReplicaSet or the like; Weft has no right to read those, and goes by what the pod has of them:
-    its owner, and the labels that all of the owner's pods have."""
+    """Return kube-scheduler's default spreading. It uses the selectors of the pod's Services and
+    ReplicaSet, which Weft may not read; so the pod's owner and the labels that all of the owner's
+    pods have are used instead."""
     owners = (each for each in pod.metadata.owner_references or () if each.controller)
     owner, labels = next(owners, None), pod.metadata.labels or {}
     if owner is None or _MADE_ALIKE.get(owner.kind) != owner.api_version:
@@ -489,7 +491,7 @@ def _default_spread(pod: Pod) -> tuple[SpreadRule, ...]:
 
 
 def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
-    """List in words what in the spec, its claims aside, Weft alone does not honour."""
+    """List in words what in the spec Weft does not honour, apart from claims."""
     found = []
     for field, terms in (
         ("podAffinity", _required(pod, "pod_affinity")),
@@ -531,7 +533,7 @@ def pod_terms_of(
 
 
 def namespace_selectors_of(pod: Pod) -> list[Labels]:
-    """List what the pod's terms, required and preferred, demand of namespaces' labels."""
+    """List the label selectors for namespaces in the pod's terms, required and preferred."""
     affinity, found = pod.spec.affinity, []
     if affinity is None:
         return []

@@ -1,19 +1,20 @@
-"""Pods: what the API shows of them, made the engine's events.
+"""Turns what the API shows of pods into the engine's events.
 
-A pod as the API shows it          what the engine is told
+A pod as the API shows it          the engine's event
     Succeeded, Failed, or gone         PodGone (never at deletionTimestamp: it still holds its GPU)
     has a node                         PodSeenBound
     ours, free to be scheduled         PodAdded, once it may be decided here
     ours, but contradicts itself       nothing; it is in `bad` with the reason
-    gated, being deleted, another's    PodGone, if it was told before
-Nothing is told twice. A pod is *ours* if its schedulerName is one of our profiles'.
+    gated, being deleted, another's    PodGone, if it was added before
+No event is repeated. A pod is *ours* if its schedulerName is one of our profiles'.
 
-Whole cards without marks are guessed: on each node after all pods that say what they hold, the
-oldest first, and again with each change of the node's pods. So what is guessed follows from what
-the API shows, not from the order in which it came; a Weft that starts again guesses the same.
+If a pod holds whole GPUs and no marks say which, they are guessed: on each node after all pods that
+say what they hold, the oldest first, and again with each change of the node's pods. So the guesses
+follow from what the API shows, not from the order in which it came; after a restart they are the
+same.
 
-ResourceClaims hold GPUs too (`claims.py`). Those of which it is unknown which come before such
-pods, and what a claim gives a pod is not charged to the pod once more.
+ResourceClaims hold GPUs too (`claims.py`). Their unknown GPUs are guessed before those of pods, and
+resources that a claim gives to a pod are not charged to the pod again.
 """
 
 import logging
@@ -73,25 +74,25 @@ MIRROR = "kubernetes.io/config.mirror"
 """The annotation of a pod that shows one of its node's own files."""
 _UNNAMED = CardNames()
 _MOST_QUEUES = 20_000
-"""Queues of which it is noted that they were said to be unknown."""
+"""The most unconfigured queues that are remembered as reported."""
 
 
 class GroupedPods:
-    """KAI's pods of each node that have a group, and what its cards are called by them.
+    """KAI's pods with a group on each node, and the names that they give to its GPUs.
 
-    A pod's charge then follows from others of its node: which nodes say something new is asked once
-    after each change, and all of their pods with a group are charged again, whichever came first.
-    `counted` gives a pod as its charge goes by it, whatever it was edited to since.
+    A pod's charge depends on these names, and so on other pods of its node: if the names changed,
+    all pods of the node with a group are charged again. `counted` returns a pod as it counts for
+    its charge, regardless of later edits.
     """
 
     def __init__(self, counted: Callable[[Pod], Pod]) -> None:
         self._counted = counted
         self._here: dict[str, dict[str, Pod]] = {}
         self._known: dict[str, CardNames] = {}
-        self._stale: dict[str, CardNames] = {}  # nodes to look at, with what was known there
+        self._stale: dict[str, CardNames] = {}  # changed nodes, with the names known before
 
     def take(self, pod: Pod) -> None:
-        """A bound pod came or changed."""
+        """Take in a bound pod that is new or changed."""
         name, uid = pod.spec.node_name, pod.metadata.uid
         if (pod.metadata.labels and groups_of(self._counted(pod))) or uid in self._here.get(
             name, ()
@@ -100,7 +101,7 @@ class GroupedPods:
             self._forget(name)
 
     def drop(self, pod: Pod) -> None:
-        """The pod left its node."""
+        """Remove a pod that left its node."""
         here = self._here.get(pod.spec.node_name, {})
         if here.pop(pod.metadata.uid, None) is not None:
             self._forget(pod.spec.node_name)
@@ -118,12 +119,12 @@ class GroupedPods:
         return known
 
     def renamed(self) -> list[str]:
-        """Nodes whose names are others than before; asked once."""
+        """Return the nodes whose names changed since the last call."""
         stale, self._stale = self._stale, {}
         return sorted(name for name, before in stale.items() if self.of(name) != before)
 
     def on_node(self, name: str) -> Iterable[Pod]:
-        """Return the pods there that have a group."""
+        """Return the pods of this node that have a group."""
         return list(self._here.get(name, {}).values())
 
     def _forget(self, name: str) -> None:
@@ -133,16 +134,18 @@ class GroupedPods:
 
 
 class PodView:
-    """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` is called
-    with each new reason, and "" when it is over. `ledger` is the engine's, and only read.
+    """The existing pods. `bad` are our pods that cannot be read, by UID, with the reason; `on_bad`
+    is called with each new reason, and with "" once the pod can be read. `ledger` is the engine's,
+    and only read.
 
-    `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
-    `assumed` is what is charged for lack of marks, in words, `told` what nodes' agents tell of pods
-    without marks, and `doubts` what is wrong with the marks of bound pods. `deciding` is off while
-    another process decides: pending pods are then kept, not told. `tells_priority`: some profile
-    preempts, and bound pods that it may end are told with their priority; `tells_durations`: the
-    queue asks how long pods run, and bound pods are told with their workload and deadline. `clock`
-    says how long ago they were bound. Where `queues` count, bound pods' events say theirs.
+    `faults` counts errors in Weft when reading a pod, which then counts as unreadable. `assumed`
+    says in words what is charged because marks are missing, `told` what nodes' agents report of
+    pods without marks, and `doubts` what is wrong with the marks of bound pods. `deciding` is False
+    while another process decides: pending pods are then not sent to the engine. `tells_priority`:
+    some profile preempts, so events of bound pods that may be preempted have a priority.
+    `tells_durations`: the queue uses running times, so events of bound pods have a workload and a
+    deadline. `clock` is used for the time since binding. If `queues` are counted, events of bound
+    pods name theirs.
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class PodView:
         self.by_uid: Callable[[str], Pod | None] = self._by_uid.get
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
-        self._faulty: dict[str, str] = {}  # the mistakes that were told
+        self._faulty: dict[str, str] = {}  # errors that were logged
         self._sent: dict[str, PodRequest | Placement] = {}
         self._marks: dict[
             str,
@@ -186,16 +189,16 @@ class PodView:
                 str | UnsetType,
                 PodRequest | UnsetType,
             ],
-        ] = {}  # of bound pods, as told
+        ] = {}  # of bound pods, as last sent
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
-        self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
-        self._by_claim: dict[Key, str] = {}  # whose extended resources a claim gives
-        self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
-        self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
+        self._bound_ns: dict[str, int] = {}  # binding times, monotonic clock
+        self._by_claim: dict[Key, str] = {}  # pods whose extended resources a claim provides
+        self._guessed_on: dict[str, set[str]] = {}  # pods with guessed whole GPUs, by node
+        self._to_guess: set[str] = set()  # nodes whose guesses have to be made again
         self._names = GroupedPods(self.counted)
 
     def queue_of(self, uid: str) -> str:
-        """Return the team's queue of a known pod; "" of what is none, as a ResourceClaim."""
+        """Return the team's queue of a known pod; "" for other holders, such as ResourceClaims."""
         pod = self.by_uid(uid)
         return "" if pod is None else queue_of(pod)
 
@@ -215,7 +218,7 @@ class PodView:
         )
 
     def name_of(self, uid: str) -> str:
-        """Name of a holder for people: a pod's, or a claim's; its UID where it is neither."""
+        """Return a holder's name for people: a pod's or a claim's, else the UID."""
         if self.claims.holds(uid):
             return self.claims.name_of(uid)
         pod = self._by_uid.get(uid)
@@ -224,8 +227,9 @@ class PodView:
     def claim_moved(
         self, events: list[Event], nodes: Collection[str], claim: Key = ("", "")
     ) -> list[Event]:
-        """Return the events of claims, and of pods by these: `nodes` are those whose GPUs claims
-        hold otherwise than before, and `claim` gives its pod its extended resources."""
+        """Return the events of a changed claim, with those of pods that it affects: `nodes` are
+        those on which claims hold other GPUs than before, and `claim` may provide its pod's
+        extended resources."""
         self._to_guess.update(nodes)
         pod = self._by_uid.get(self._by_claim.get(claim, ""))
         return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
@@ -239,7 +243,7 @@ class PodView:
         )
 
     def update(self, pod: Pod) -> Event | None:
-        """Take over the pod as it is now; the event that the engine needs to know of it, if any."""
+        """Take in the pod as it is now; return the event for the engine, if any."""
         meta = pod.metadata
         known = self.pods.get((meta.namespace, meta.name))
         self.pods[meta.namespace, meta.name] = self._by_uid[meta.uid] = pod
@@ -261,7 +265,7 @@ class PodView:
             if known is not pod and meta.uid in self._sent and same(known, pod):
                 if pod.spec.node_name:
                     self._on_node[pod.spec.node_name][meta.uid] = pod
-                return None  # its status moved, which says nothing of what it asks or holds
+                return None  # only its status changed
             if known.spec.node_name:
                 self._leave_node(known)
             elif (placed := self._arrived(known, pod)) is not None:
@@ -271,12 +275,12 @@ class PodView:
 
     @property
     def has_moved(self) -> bool:
-        """True if `moved` has more."""
+        """True if `moved` has more pods."""
         return self.namespaces.has_moved or bool(self.groups.moved)
 
     def moved(self, most: int) -> Iterator[Event]:
-        """Events of pods, so many at most, whose terms select other namespaces than before, or
-        whose group is another."""
+        """Yield events of at most `most` pods whose terms select other namespaces than before, or
+        whose group changed."""
         uids = self.namespaces.take_moved(most)
         for uid in (*uids, *self.groups.take_moved(most - len(uids))):
             pod, placed = self._by_uid.get(uid), self._sent.get(uid)
@@ -290,13 +294,13 @@ class PodView:
                 yield event
 
     def held_ns(self, uid: str) -> int:
-        """Return the time since the pod was bound, 0 if unknown. Where it was bound before this
-        process saw it first, the wall clock says since when."""
+        """Return the time since the pod was bound, ns, 0 if unknown. If it was already bound when
+        this process first saw it, the API's binding time counts."""
         now_ns = int(self._clock.monotonic() * 1e9)
         return now_ns - self._bound_ns.get(uid, now_ns)
 
     def forget(self, pod: Pod) -> Event | None:
-        """The pod is gone from the API."""
+        """Take in that the pod is gone from the API; return the event for the engine, if any."""
         meta = pod.metadata
         known = self.pods.get((meta.namespace, meta.name))
         if known is not None and known.metadata.uid == meta.uid:
@@ -315,38 +319,39 @@ class PodView:
         return self._over(meta.uid)
 
     def resend(self, uid: str) -> Event | None:
-        """Tell once more what this pod asks (its binding failed; it may have changed since)."""
+        """Return the pod's event once more, after a failed binding, as the pod may have changed
+        since."""
         pod = self._by_uid.get(uid)
         if pod is None:
             return None
         before = self._sent.pop(uid, None)
         event = self._classify(pod)
         if event is None and before is not None and uid not in self._sent:
-            return PodGone(uid)  # it is not to be scheduled any more
+            return PodGone(uid)  # the pod is not to be scheduled any more
         return event
 
     def mark_gone(self, uid: str) -> None:
-        """Note that the engine has learnt otherwise that the pod is gone."""
+        """Note that the engine already knows that the pod is gone."""
         self._sent.pop(uid, None)
 
     def there(self, name: str) -> Node | None:
-        """Return the node, with what other systems call its cards: the one to read bound pods
-        by."""
+        """Return the node with other systems' names of its GPUs, as bound pods are read with it."""
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
-        """Return True if Weft placed this bound pod: its marks say so, or did when it was first
+        """Return True if Weft placed this bound pod: its marks say so now, or did when it was first
         seen."""
         first = self._first.get(pod.metadata.uid)
         return placed_by_weft(pod) or (first is not None and bool(first.bound_with))
 
     def counted(self, pod: Pod) -> Pod:
-        """Return the bound pod by what it asked with when it was first seen."""
+        """Return the bound pod as it counts for its charge: with the requests it had when it was
+        first seen."""
         first = self._first.get(pod.metadata.uid)
         return BoundReading(pod, first).counted if first is not None else pod
 
     def _renamed(self) -> list[Event]:
-        """Events of pods whose cards other pods name again."""
+        """Return the events of pods on nodes whose GPUs have other names now."""
         pods = [
             pod
             for name in self._names.renamed()
@@ -357,8 +362,8 @@ class PodView:
         return [event for event in events if event is not None]
 
     def in_safe_order(self, events: Iterable[Event | None]) -> list[Event]:
-        """Return these events, with what they change of guesses, in an order that is safe: all that
-        will be charged is charged before anything is freed, as the engine decides at each event."""
+        """Return these events, and events of changed guesses, in a safe order: everything new is
+        charged before anything is freed, as the engine decides at each event."""
         changes = [event for event in events if event is not None]
         changes += self._renamed()
         leaving = {_uid(event) for event in changes}
@@ -379,7 +384,7 @@ class PodView:
         return [*wider.values(), *(event for event in changes if wider.get(id(event)) is not event)]
 
     def remove_node(self, node: str) -> None:
-        """Drop what was assumed and doubted of the GPUs of a node that is gone."""
+        """Drop the assumptions and doubts about pods on a node that is gone."""
         for uid in self._on_node.get(node, ()):
             self.assumed.pop(uid, None)
             self.doubts.pop(uid, None)
@@ -388,11 +393,11 @@ class PodView:
             self.claims.assumed.pop(holder, None)
 
     def on_node(self, name: str) -> list[Pod]:
-        """Return the pods that hold something of this node, or may."""
+        """Return the pods that hold, or may hold, something on this node."""
         return list(self._on_node.get(name, {}).values())
 
     def perhaps_stuck(self) -> list[Pod]:
-        """Bound pods on nodes that are not ready or not there, and those being deleted."""
+        """Return bound pods on nodes that are not ready or do not exist, and pods being deleted."""
         known, dead = self._nodes.objects, self._nodes.not_ready
         names = [name for name in self._on_node if name in dead or name not in known]
         stuck = {uid: pod for name in names for uid, pod in self._on_node[name].items()}
@@ -400,12 +405,12 @@ class PodView:
         return list(stuck.values())
 
     def pending(self) -> list[Pod]:
-        """Ours that wait for a node, the most important first, then the oldest."""
+        """Return our pods that wait for a node, the highest priority first, then the oldest."""
         waiting = [pod for pod in self._by_uid.values() if self._is_pending(pod)]
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def unbound(self) -> list[Pod]:
-        """Return all that wait for a node, whoever schedules them; who is gated waits for its
+        """Return all pods that wait for a node, of any scheduler, except pods with scheduling
         gates."""
         return [
             pod
@@ -417,7 +422,7 @@ class PodView:
         ]
 
     def ours(self, pod: Pod) -> bool:
-        """Return True if one of our profiles decides for it."""
+        """Return True if one of our profiles decides for the pod."""
         return (pod.spec.scheduler_name or "default-scheduler") in self._ours
 
     def _is_pending(self, pod: Pod) -> bool:
@@ -447,7 +452,7 @@ class PodView:
                     if request.queue and self._queues.count:
                         self._note_queue(pod, request.queue)
                     event = PodAdded(request)
-        except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
+        except Exception as error:  # an error in Weft affects this pod only
             contradicts = isinstance(error, BadInputError) and not pod.spec.node_name
             why = str(error) if contradicts else self.fault(pod, error)
             if not pod.spec.node_name:
@@ -462,7 +467,8 @@ class PodView:
         return read(pod, self.settings, self._volumes, self.namespaces, self.groups)
 
     def fault(self, pod: Pod, error: Exception) -> str:
-        """Count and report, once for each pod, a mistake of ours; what is to be said of the pod."""
+        """Count an error in Weft about the pod, and log it once; return the reason to report on the
+        pod."""
         self.faults += 1
         meta, why = pod.metadata, fault_in_words(error)
         if self._faulty.get(meta.uid) != why:
@@ -472,7 +478,7 @@ class PodView:
         return f"cannot be read: {why}"
 
     def _note_queue(self, pod: Pod, queue: str) -> None:
-        """Say once of each queue that a pod names that nobody configured it."""
+        """Log once for each queue that a pod names that it is not configured."""
         if queue in self._known_queues or len(self._known_queues) > _MOST_QUEUES:
             return
         self._known_queues.add(queue)
@@ -514,7 +520,7 @@ class PodView:
         return self.seen_at(placement)
 
     def seen_at(self, placement: Placement) -> PodSeenBound:
-        """Return the event that says that a pod is there, with what is known of it."""
+        """Return the event that a pod is bound there, with everything known of it."""
         uid = placement.uid
         known = self._marks.get(uid, (UNSET, UNSET, UNSET, UNSET, UNSET))
         pod = self._by_uid.get(uid)
@@ -529,21 +535,21 @@ class PodView:
         return seen
 
     def _may_be_ended(self, pod: Pod) -> bool:
-        """Return True for pods that Weft placed, or is to schedule, but for a node's own files."""
+        """Return True for pods that Weft placed or is to schedule, except static pods of a node."""
         of_node = MIRROR in (pod.metadata.annotations or {})
         return not of_node and (self.ours(pod) or self.is_placed_by_weft(pod))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
-        """Return the place decided here for a pod that comes back from its binding, asking what it
-        asked and saying what it said.
+        """Return the place decided here if the pod comes back from its Binding unchanged; else
+        None.
 
-        Most bound pods come so, and need not be read once more.
+        Most bound pods come back like this, and need not be read again.
         """
         name = pod.spec.node_name
         placed = self.decided(pod.metadata.uid) if name and not pod.ended else None
         if placed is None or placed.node != name or len(self._nodes.counted.get(name, ())) != 1:
             return None
-        request = self._sent.get(pod.metadata.uid)  # it may have changed since it was decided
+        request = self._sent.get(pod.metadata.uid)  # the pod may have changed since the decision
         if isinstance(request, PodRequest) and not keeps(placed, request.shape):
             return None
         if not came_as_decided(known, pod, placed):
@@ -561,7 +567,8 @@ class PodView:
         return self._guesses(node.name, {uid})[uid]
 
     def _charge(self, pod: Pod, node: Node | None, how_full: HowFull) -> BoundShare:
-        """Return the pod's charge, by what it was first seen bound with and said then."""
+        """Return the pod's charge, by its marks and statements from when it was first seen
+        bound."""
         first = self._first.get(pod.metadata.uid) or seen_first(pod)
         shown = self._nodes.objects.get(node.name) if node is not None else None
         if not first.bound_with and (covered := self.claims.covered(pod)):
@@ -576,10 +583,11 @@ class PodView:
         return share
 
     def _guesses(self, name: str, leaving: Collection[str]) -> dict[str, BoundShare]:
-        """Guess the whole cards of each pod, and each claim, of this node that does not say which.
+        """Guess the GPUs of all pods and claims on this node that do not say which they hold;
+        return the charges by UID.
 
-        A card that the engine holds for a pod which no watch has shown bound is not idle; those of
-        `leaving`, whose change is just being told, are.
+        A GPU that the engine holds for a pod which no watch has shown bound yet is not idle. GPUs
+        of pods in `leaving`, whose events are about to be sent, are.
         """
         node, uids = self.there(name), self._guessed_on.get(name, set())
         if node is None or not (uids or self.claims.guesses_on(name)):
@@ -593,7 +601,7 @@ class PodView:
                 cards.known(placement.shares)
         engine_has = {uid for gpu in node.gpus for uid in self._ledger.occupants(name, gpu.index)}
         for uid in engine_has - here.keys() - self.claims.holders_on(name) - set(leaving):
-            self._to_guess.add(name)  # nobody tells of a binding that fails: look again
+            self._to_guess.add(name)  # a failed binding causes no other event: guess again
             placed = self.decided(uid)
             cards.known(placed.shares if placed is not None else ())
         guesses = dict(self.claims.guess(node, cards))
@@ -604,7 +612,8 @@ class PodView:
         return guesses
 
     def _also_before(self, event: PodSeenBound) -> PodSeenBound:
-        """Return the same, with what else the engine charges for the pod on that node."""
+        """Return the event with everything else that the engine already charges for the pod on that
+        node."""
         new, old = event.placement, self.decided(event.placement.uid)
         if old is None or old.node != new.node:
             return event
@@ -613,7 +622,7 @@ class PodView:
         return replace(event, placement=wider) if beside else event
 
     def _note(self, pod: Pod, held: BoundShare) -> None:
-        """Keep what is to be said of this pod's charge."""
+        """Record and log what is reported about this pod's charge."""
         uid, why = pod.metadata.uid, held.why
         before = self.assumed.pop(uid, "")
         self.told.pop(uid, None)
@@ -630,7 +639,8 @@ class PodView:
             log.warning("pod %s %s", where, why, extra=fields)
 
     def _over(self, uid: str) -> Event | None:
-        """End of what a pod holds; also of one that an extender bound and no watch showed bound."""
+        """Return the event that ends what a pod holds; also for a pod that an extender bound and no
+        watch has shown bound."""
         holds = self.decided(uid) is not None
         return self._gone(uid) or (self._end(uid) if holds else None)
 

@@ -1,15 +1,15 @@
 """Counts a pod that is resized in place by what its node sets aside for it.
 
-Of each container that runs, and of the pod itself where it has resources of its own, three amounts
-may differ meanwhile: what the spec asks, what the node has allocated, and what the container runs
-with. As kube-scheduler has it:
+For each running container, and for the pod itself if it has resources of its own, three amounts may
+differ during a resize: the request in the spec, what the node has allocated, and what the container
+runs with. As in kube-scheduler:
 
     the node has not refused          the largest of the three
     refused for good (Infeasible)     the larger of the last two: the spec is not coming true
     no status yet                     the spec
 
 Only CPU and memory can be resized, of main containers and sidecars. An init container counts by its
-spec. What a status says that cannot be read counts as nothing.
+spec. Amounts in a status that cannot be read count as nothing.
 """
 
 from msgspec.structs import replace
@@ -50,7 +50,7 @@ def as_set_aside(pod: Pod) -> Pod:
 
 
 def is_refused(pod: Pod) -> bool:
-    """Return True if its node says that it can never have what it asks now."""
+    """Return True if the pod's node says that it can never have what it requests now."""
     pending = (c for c in pod.status.conditions or () if c.type == "PodResizePending")
     return next((condition.reason == "Infeasible" for condition in pending), False)
 
@@ -74,7 +74,7 @@ def _container(
 
 
 def _whole(pod: Pod, *, refused: bool) -> Resources | None:
-    """Return the pod's own resources: those that it requests, and no others."""
+    """Return the resources of the pod itself, for those that it requests."""
     asked, status = pod.spec.resources, pod.status
     if asked is None or status.resources is None:
         return asked

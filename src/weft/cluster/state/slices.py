@@ -1,15 +1,15 @@
-"""ResourceSlices: the GPUs that drivers of dynamic resource allocation publish, by node.
+"""Reads ResourceSlices: the GPUs that drivers of dynamic resource allocation publish, by node.
 
     slice ──▶ its pool's newest generation, if complete ──▶ devices that are GPUs ──▶ a node's cards
 
 Two devices are one card where they have the same UUID, or the same PCI address: two drivers may
 publish it, or one driver in two forms. A partition is a GPU with a parent: a device that names its
-parent's UUID, or one that shares a counter set with a larger device. Partitions that are cut only
-when a claim asks for one are never given away by Weft: they are listed as out of service, keep who
-holds them, and keep the card from everybody else meanwhile.
+parent's UUID, or one that shares a counter set with a larger device. Partitions that are created
+only when a claim requests one are never assigned by Weft: they are listed as out of service. While
+a claim holds one, no other pod gets its card.
 
-A pool whose newest generation is not complete yet counts as it was last complete, for drivers
-replace slices one by one; after a restart such a pool has no devices until it is.
+While a pool's newest generation is incomplete, its last complete state counts, as drivers replace
+slices one by one; after a restart such a pool has no devices until it is complete.
 """
 
 import re
@@ -28,15 +28,17 @@ from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.gpu_links import MOST_LINKED, SELF, UNKNOWN_NUMA, GpuLinks, checked_links
 
 DeviceKey = tuple[str, str, str]
-"""Driver, pool and device: how a claim names what it holds."""
+"""Driver, pool and device, as a claim names a device."""
 PoolKey = tuple[str, str]
 """Driver and pool."""
 
 MEMORY = ("memory", "addressablememory", "vram")
 CORES = ("cores", "millicores")
-"""Capacities that are a GPU's memory (bytes) and its cores (in any unit: parts of the whole)."""
+"""Names of the capacities that are a GPU's memory (bytes) and its cores (in any unit, as parts of
+the whole)."""
 SHARES = "shares"
-"""The number of claims among which a driver divides a GPU, whatever memory they ask."""
+"""The capacity that states among how many claims a driver divides a GPU, whatever memory they
+request."""
 _PCI = ("pcibusid", "pciaddress", "pciaddr")
 _NUMBERS = ("index", "cardindex", "minor")
 _MODELS = ("productname", "model")
@@ -50,10 +52,10 @@ _MIB = 2**20
 class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     """A GPU, or a part of one, as a slice shows it.
 
-    `node` is "" if it is on no one node. `memory_mib`, `cores` and `shares` are 0 if it does not
-    say; `number` is its index, −1 likewise; so is `numa`, its NUMA node. `root` is its PCIe root.
-    `sets` are the counter sets that it takes from. It says itself that it is cut from another
-    (`is_part`), or a GPU (`is_whole`).
+    `node` is "" unless it is on exactly one node. `memory_mib`, `cores` and `shares` are 0 if
+    unknown; its index (`number`) and NUMA node (`numa`) are −1 if unknown. `root` is its PCIe root.
+    `sets` are the counter sets that it consumes. `is_part` and `is_whole`: the slice says that it
+    is a part of a GPU, or a whole GPU.
     """
 
     node: str
@@ -79,7 +81,8 @@ PoolDevices = dict[str, SliceGpu | None]
 
 
 class PoolReading(NamedTuple):
-    """A pool by its slices. `problem` says why they say nothing, "" if they do."""
+    """A pool as read from its slices. `problem` is the reason why they cannot be used, "" if they
+    can."""
 
     devices: PoolDevices
     problem: str = ""
@@ -95,7 +98,7 @@ class NodeCards(NamedTuple):
 
     @property
     def source(self) -> InventorySource | None:
-        """The same as one of the sources of the node's inventory; None if there are none."""
+        """The GPUs as one of the sources of the node's inventory; None if there are none."""
         if not self.gpus:
             return None
         cards = tuple(
@@ -117,15 +120,15 @@ def local(name: str) -> str:
 
 
 def is_read(name: str) -> bool:
-    """Return True for an attribute, or a capacity, that says something here."""
+    """Return True for an attribute or capacity that is read here."""
     connected = (*_NUMA, _ROOT)
     known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *connected)
     return local(name) in (*known, *MEMORY, *CORES, SHARES)
 
 
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
-    """Return the device, if it is a GPU or a part of one: it says so, or has memory and an
-    identity."""
+    """Return the device if it is a GPU or a part of one, which it states, or which its memory and
+    identity show; else None."""
     says = _own_first(driver, device.attributes or {})
     uuid, pci = _text(says, "uuid"), _pci(next((_text(says, n) for n in _PCI if n in says), ""))
     kind = _text(says, "type").lower()
@@ -188,8 +191,7 @@ def _pci(text: str) -> str:
 def _amount(
     driver: str, capacity: Mapping[str, DeviceCapacity] | None, names: tuple[str, ...]
 ) -> int:
-    """Return the capacity of one of these names, in its own unit; 0 for none, or one nobody can
-    read."""
+    """Return the capacity with one of these names, in its own unit; 0 if missing or unreadable."""
     found = {local(name): each for name, each in (capacity or {}).items()}
     for name in names:
         if name in found:
@@ -204,7 +206,7 @@ def _amount(
 
 
 def read_pool(slices: Iterable[ResourceSlice]) -> PoolReading:
-    """Read the slices of one pool: those of its newest generation, if all of them are there."""
+    """Read the slices of one pool: those of its newest generation, if all of them exist."""
     there = list(slices)
     newest = max((each.spec.pool.generation for each in there), default=0)
     current = [each for each in there if each.spec.pool.generation == newest]
@@ -225,12 +227,12 @@ def read_pool(slices: Iterable[ResourceSlice]) -> PoolReading:
 
 
 class _Card:
-    """Devices that are one card, or one partition."""
+    """One card, or one partition, as one or more devices."""
 
     def __init__(self, parent: "_Card | None" = None) -> None:
         self.devices: dict[DeviceKey, SliceGpu] = {}
         self.parent = parent
-        self.parts_uuid = ""  # as its partitions say
+        self.parts_uuid = ""  # as its partitions state it
         self.index = -1
 
     def add(self, key: DeviceKey, facts: SliceGpu) -> None:
@@ -238,7 +240,7 @@ class _Card:
 
     @property
     def uuid(self) -> str:
-        """NVIDIA's where a device has one: a card that is passed through has another's."""
+        """The UUID, NVIDIA's if a device has one; a passed-through card has another one as well."""
         uuids = [self.devices[key].uuid for key in sorted(self.devices)]
         named = [uuid for uuid in uuids if uuid]
         return next((u for u in named if u.startswith("GPU-")), (*named, self.parts_uuid)[0])
@@ -274,8 +276,7 @@ def _trailing(name: str) -> int:
 
 
 def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
-    """Return the GPUs of one node, of all devices there that are any. Pure, and in any order the
-    same."""
+    """Return the GPUs among the devices of one node. The order of the devices does not matter."""
     parents = _parents(devices)
     by_identity: dict[str, _Card] = {}
     cards: list[_Card] = []
@@ -288,7 +289,7 @@ def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
         if not same:
             cards.append(_Card())
         card = same[0] if same else cards[-1]
-        for other in same[1:]:  # one driver tells its UUID, another its address, and this one both
+        for other in same[1:]:  # one driver has its UUID, another its address, this one both
             cards.remove(other)
             card.devices |= other.devices
             by_identity |= {name: card for name, each in by_identity.items() if each is other}
@@ -302,9 +303,10 @@ def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
 
 
 def _parents(devices: Mapping[DeviceKey, SliceGpu]) -> dict[DeviceKey, DeviceKey]:
-    """Partitions by their counters: the devices of a set beside its one GPU, else its one largest.
+    """Find partitions by shared counters: of the devices of a counter set, its one GPU, or else its
+    one largest device, is the parent of the others.
 
-    Sets that several GPUs take from say nothing: they count what cards have together.
+    Sets that several GPUs consume are ignored: they count what cards have in common.
     """
     sets: dict[tuple[str, str, str], list[DeviceKey]] = {}
     for key, facts in devices.items():
@@ -333,7 +335,7 @@ def _cut(
     cards: list[_Card],
     by_identity: dict[str, _Card],
 ) -> list[_Card]:
-    """Return the partitions, each with its card; one that no slice shows is added to `cards`."""
+    """Return the partitions, each with its card; a card that no slice shows is added to `cards`."""
     card_of = {key: card for card in cards for key in card.devices}
     parts: dict[str | DeviceKey, _Card] = {}
     for key in sorted(devices):
@@ -356,7 +358,8 @@ def _cut(
 
 
 def _number_all(cards: list[_Card], parts: list[_Card]) -> None:
-    """Give each its index: the card's own number where all cards have one, else its place."""
+    """Number the cards, by their own numbers if all have one, else in order, and then the
+    partitions."""
     numbers = [card.number for card in cards]
     own = min(numbers, default=-1) >= 0 and len(set(numbers)) == len(numbers)
     for place, card in enumerate(sorted(cards, key=lambda card: card.order)):
@@ -374,7 +377,7 @@ def _number_all(cards: list[_Card], parts: list[_Card]) -> None:
 def _gpu(card: _Card, parts: list[_Card]) -> Gpu:
     facts = list(card.devices.values())
     memory_mib = card.memory_mib
-    if not facts:  # a card of which only its partitions are shown
+    if not facts:  # only partitions of the card are shown
         sizes = [part.memory_mib for part in parts if part.parent is card]
         cut_ahead = not any(f.sets for p in parts if p.parent is card for f in p.devices.values())
         memory_mib = sum(sizes) if cut_ahead else max(sizes, default=0)
@@ -413,7 +416,7 @@ def _path(one: _Card, other: _Card) -> str:
 
 
 def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
-    """UUIDs that two pools of one driver, or two devices of one pool, have."""
+    """Yield warnings about UUIDs that several devices of a driver have."""
     uuids = Counter((key[0], facts.uuid) for key, facts in devices.items() if facts.uuid)
     for (driver, uuid), count in sorted(uuids.items()):
         if count > 1:
@@ -424,8 +427,8 @@ def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
 
 
 class SliceView:
-    """The slices there are. `problems` are pools that say nothing now, and why. `moved` are nodes
-    whose devices may be other cards than when it was emptied last."""
+    """The existing slices. `problems` are pools that cannot be used now, with the reason. `moved`
+    are nodes whose devices may have changed since it was last emptied."""
 
     def __init__(self) -> None:
         self.problems: dict[PoolKey, str] = {}
@@ -435,11 +438,11 @@ class SliceView:
         self._pools: dict[PoolKey, PoolDevices] = {}
         self._on_node: dict[str, set[PoolKey]] = {}
         self._cards: dict[str, NodeCards] = {}
-        self._drivers: Counter[str] = Counter()  # pools of each that have GPUs
+        self._drivers: Counter[str] = Counter()  # pools that have GPUs, by driver
 
     def take(self, change: Change[ResourceSlice]) -> tuple[PoolKey, set[str]]:
-        """A slice was added, changed or deleted; its pool, and the nodes whose GPUs may be others
-        now."""
+        """Take in an added, changed or deleted slice; return its pool, and the nodes whose GPUs may
+        have changed."""
         shown = change.object  # type: ignore[union-attr]
         pool = shown.spec.driver, shown.spec.pool.name
         name, nodes = shown.metadata.name, set[str]()
@@ -463,7 +466,7 @@ class SliceView:
             self.problems.pop(pool, None)
         elif reading.problem:
             self.problems[pool] = reading.problem
-            return set()  # as it was last complete
+            return set()  # the last complete state counts
         else:
             self.problems.pop(pool, None)
         self._pools[pool] = reading.devices
@@ -483,7 +486,7 @@ class SliceView:
         return was | nodes
 
     def cards(self, node: str) -> NodeCards:
-        """Return the node's GPUs by slices."""
+        """Return the node's GPUs according to slices."""
         known = self._cards.get(node)
         if known is None:
             devices = {
@@ -496,7 +499,8 @@ class SliceView:
         return known
 
     def doubles(self) -> dict[str, tuple[str, ...]]:
-        """UUIDs that several devices of a node have, in words, by node that was asked about."""
+        """Return warnings about UUIDs that several devices have, by node, for nodes that were
+        read."""
         return {node: known.problems for node, known in self._cards.items() if known.problems}
 
     def has(self, key: DeviceKey) -> bool:
@@ -504,11 +508,11 @@ class SliceView:
         return key[2] in self._pools.get(key[:2], ())
 
     def facts(self, key: DeviceKey) -> SliceGpu | None:
-        """Return the device, if it is a GPU that a complete pool shows."""
+        """Return the device if it is a GPU of a complete pool, else None."""
         return self._pools.get(key[:2], {}).get(key[2])
 
     def is_of_gpus(self, driver: str) -> bool:
-        """Return True if some pool of this driver has GPUs."""
+        """Return True if some pool of this driver has a GPU."""
         return self._drivers[driver] > 0
 
 

@@ -1,4 +1,4 @@
-"""Storage objects of the API as the engine's values: volumes, claims, classes, disks."""
+"""Turns storage objects of the API into the engine's values: volumes, claims, classes, disks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -45,7 +45,7 @@ CSI_NAMES = {
     "kubernetes.io/cinder": "cinder.csi.openstack.org",
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
 }
-"""CSI drivers that serve what these in-tree plugins served: nodes limit volumes by the former."""
+"""The CSI drivers that replaced in-tree plugins: nodes report their volume limits by driver."""
 
 _CSI_ZONES = {
     "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
@@ -54,26 +54,26 @@ _CSI_ZONES = {
     "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
 CSI_ZONES = tuple(_CSI_ZONES.values())
-"""Labels by which these drivers say in which zone a node is."""
+"""The labels by which these drivers state a node's zone."""
 
 Key = tuple[str, str]
 
 
 def class_name(thing: PersistentVolume | PersistentVolumeClaim) -> str:
-    """Return the storage class; an annotation of old goes before the field."""
+    """Return the storage class; the old annotation takes precedence over the field."""
     noted = (thing.metadata.annotations or {}).get(_BETA_CLASS)
     return noted if noted is not None else thing.spec.storage_class_name or ""
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
-    """Return True if the controller has bound the claim and its volume to each other. In a file
-    nobody may say so: the API's claims have a phase."""
+    """Return True if the controller has bound the claim and its volume to each other. Claims in
+    files may lack the phase that the API's claims have."""
     done = BIND_COMPLETED in (claim.metadata.annotations or {})
     return bool(claim.spec.volume_name) and (done or claim.status.phase in ("Bound", ""))
 
 
 def is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Return True if the volume is set apart for this claim, or bound to it."""
+    """Return True if the volume is reserved for this claim, or bound to it."""
     ref, meta = volume.spec.claim_ref, claim.metadata
     if ref is None or (ref.namespace, ref.name) != (meta.namespace, meta.name):
         return False
@@ -107,11 +107,11 @@ def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
 
 
 def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
-    """Return the node affinity of a volume that a claim is bound to, as `node_terms`.
+    """Return the node affinity of a volume that is bound to a claim, as `node_terms`.
 
-    One of an in-tree plugin is where the CSI driver that serves it now says that it is: its zones
-    are looked for in the driver's label, as by kube-scheduler on nodes whose CSINode names the
-    plugin as migrated. Every kubelet has it so by now.
+    A volume of an in-tree plugin is looked for by the labels of the CSI driver that serves it now,
+    as kube-scheduler does on nodes whose CSINode names the plugin as migrated, which all supported
+    kubelets do.
     """
     key = next((_CSI_ZONES[driver] for driver, _ in _cloud_disks(volume.spec)), "")
     if not key:
@@ -144,7 +144,8 @@ def _renamed(term: Term, key: str, to: str) -> Term:
 def free_volume(
     volume: PersistentVolume | None, claims: Mapping[Key, PersistentVolumeClaim]
 ) -> FreeVolume | None:
-    """Return the volume as one that a claim may get; None if nobody, or somebody else, has it."""
+    """Return the volume if a claim may get it; None if it is not available, or belongs to another
+    claim."""
     if volume is None or volume.metadata.deletion_timestamp:
         return None
     spec, ref = volume.spec, volume.spec.claim_ref
@@ -170,7 +171,8 @@ def free_volume(
 def waits_for_controller(
     claim: PersistentVolumeClaim, classes: Mapping[str, KubeStorageClass]
 ) -> str:
-    """Return the thing that an unbound claim waits for; "" if it is bound with its pod's node."""
+    """Return the reason why an unbound claim must be bound before any pod can use it; "" if it is
+    bound together with its first pod."""
     name, volume = class_name(claim), claim.spec.volume_name
     if volume:
         return f"is not bound to volume {volume} yet"
@@ -188,8 +190,8 @@ def unbound_claim(
     classes: Mapping[str, KubeStorageClass],
     reserved: Iterable[PersistentVolume],
 ) -> UnboundClaim:
-    """Return a claim that waits for its first consumer; `reserved` are volumes that may be for
-    it."""
+    """Return a claim that waits for its first consumer; `reserved` are volumes that may be reserved
+    for it."""
     spec, name = claim.spec, class_name(claim)
     own = UnboundClaim(
         name,
@@ -212,14 +214,15 @@ def unbound_claim(
 
 
 def _driver(found: KubeStorageClass | None) -> str:
-    """Return the driver that attaches what is made of the class."""
+    """Return the CSI driver that attaches volumes of the class."""
     if found is None or found.provisioner in ("", NO_PROVISIONER):
         return ""
     return CSI_NAMES.get(found.provisioner, found.provisioner)
 
 
 def class_of(found: KubeStorageClass, counting: Mapping[str, bool]) -> StorageClass:
-    """How volumes of the class are made; `counting` drivers tell how much is left."""
+    """Return how volumes of the class are provisioned; `counting` says of each driver whether it
+    reports the remaining capacity."""
     makes = found.provisioner not in ("", NO_PROVISIONER)
     topologies = [
         Term(
@@ -239,8 +242,8 @@ def class_of(found: KubeStorageClass, counting: Mapping[str, bool]) -> StorageCl
 
 
 def capacity_of(found: CsiStorageCapacity) -> StorageCapacity:
-    """Return the storage that is left of a class on some nodes: the largest single volume, if
-    told."""
+    """Return the remaining storage of a class on some nodes: the largest possible single volume, if
+    reported."""
     largest = found.maximum_volume_size
     amount = largest if largest is not None else found.capacity
     return StorageCapacity(
@@ -259,8 +262,8 @@ def attached_as(
     volumes: Mapping[str, PersistentVolume],
     classes: Mapping[str, KubeStorageClass],
 ) -> Attached | None:
-    """Return the volume that a driver attaches for the claim: its own, or the one that will be
-    made."""
+    """Return the volume that a driver attaches for the claim: the bound one, or the one that will
+    be provisioned; None if no driver does."""
     volume = volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
     if volume is None:
         driver = _driver(classes.get(class_name(claim)))
@@ -274,7 +277,7 @@ def attached_as(
 
 
 def inline_disks(pod: Pod) -> list[Attached]:
-    """Cloud disks written in the pod itself, as their CSI drivers attach them."""
+    """Return cloud disks that the pod itself names, as their CSI drivers attach them."""
     return [disk for volume in pod.spec.volumes or () for disk in _cloud_disks(volume)]
 
 
@@ -290,7 +293,7 @@ def _cloud_disks(where: VolumeSpec | Volume) -> Iterator[Attached]:
 
 
 def disks_of(pod: Pod) -> tuple[LoneDisk, ...]:
-    """Disks written in the pod itself of which a node takes one pod."""
+    """Return disks that the pod itself names and that only one pod of a node can use."""
     found: list[LoneDisk] = []
     for volume in pod.spec.volumes or ():
         if (disk := volume.gce_persistent_disk) is not None:
@@ -301,7 +304,7 @@ def disks_of(pod: Pod) -> tuple[LoneDisk, ...]:
             found.append(LoneDisk("iscsi", disk.iqn, (), disk.read_only))
         if (disk := volume.rbd) is not None:
             found.append(_rbd(disk))
-    return tuple(dict.fromkeys(disk for disk in found if disk.name.strip("/")))  # a file has none
+    return tuple(dict.fromkeys(disk for disk in found if disk.name.strip("/")))  # files may lack it
 
 
 def _rbd(disk: MountedDisk) -> LoneDisk:

@@ -1,4 +1,4 @@
-"""Finds how much of a live cluster's idle GPUs typical pods could use."""
+"""Computes how much of a live cluster's idle GPUs typical pods could use."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,8 @@ from weft.model import Shape
 
 
 class StrandedModel(NamedTuple):
-    """GPUs of one model that are idle, usable, and stranded by each limit: whole GPUs' worth."""
+    """GPUs of one model, in whole GPUs' worth: idle, usable by typical pods, and stranded, by the
+    limiting resource."""
 
     model: str
     gpus: int
@@ -20,7 +21,8 @@ class StrandedModel(NamedTuple):
 
 
 def stranded_by_model(table: LedgerTable, usual: tuple[Shape, ...]) -> list[StrandedModel]:
-    """One row a GPU model, by name; a node of several counts under its first."""
+    """Return one row for each GPU model, by name; a node with several models counts under its
+    first."""
     stranded = stranded_gpus(table, usual)
     models = [node.gpus[0].model if node.gpus else "" for node in table.nodes]
     rows = []

@@ -1,7 +1,8 @@
-"""Pods that hold GPUs and cannot end by themselves: their node is dead, or nobody deletes them.
+"""Finds pods that hold GPUs and cannot end by themselves: their node is dead, or their deletion
+hangs.
 
-Such a pod holds its GPUs until it is gone from the API, for nobody knows whether it still runs
-there. Only a person can tell: so people see which pods these are, and since when.
+Such a pod holds its GPUs until it is gone from the API, as it may still be running. Only a person
+can tell, so these pods are reported, with the time since when they are stuck.
 """
 
 import datetime
@@ -13,7 +14,8 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 
 PATIENCE_S = 60.0
-"""So long a node may be not ready, or a pod's deletion overdue, before it is called stuck."""
+"""A node may be not ready, or a pod's deletion overdue, for this long before the pod counts as
+stuck."""
 
 
 def stuck(
@@ -22,7 +24,7 @@ def stuck(
     holdings: Mapping[str, Holding],
     now: datetime.datetime,
 ) -> list[StuckPod]:
-    """Return those of these bound pods that are stuck at `now` (UTC), the longest first."""
+    """Return the bound pods that are stuck at `now` (UTC), the longest stuck first."""
     stuck_pods = []
     for pod in pods:
         meta = pod.metadata
@@ -44,7 +46,8 @@ def stuck(
 def _reason(
     pod: Pod, nodes: Mapping[str, KubeNode], now: datetime.datetime
 ) -> tuple[str, float | None, bool] | None:
-    """The reason why it is stuck, since how many seconds, and whether its node is dead."""
+    """Return the reason why the pod is stuck, since how many seconds, and True if its node is dead;
+    None if it is not stuck."""
     node = nodes.get(pod.spec.node_name)
     if node is None:
         return "its node is gone", _age_s(pod.metadata.deletion_timestamp, now), True
@@ -52,7 +55,7 @@ def _reason(
         age_s = _age_s(node.ready_changed_at, now)
         if age_s is None or age_s >= PATIENCE_S:
             return "its node is not ready", age_s, True
-    overdue_s = _age_s(pod.metadata.deletion_timestamp, now)  # its grace is in it already
+    overdue_s = _age_s(pod.metadata.deletion_timestamp, now)  # the grace period is already included
     if overdue_s is not None and overdue_s >= PATIENCE_S:
         return "its deletion is overdue", overdue_s, False
     return None

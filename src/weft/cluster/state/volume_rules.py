@@ -1,4 +1,4 @@
-"""Where a bound volume is, and which claims a pod mounts: what follows from one object alone."""
+"""Reads facts of single objects: where a bound volume is, and which claims a pod mounts."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ Rules = tuple[tuple[Term, ...], ...]
 
 
 class PodVolumes(NamedTuple):
-    """The demands of a pod's volumes. Each of the `rules` needs a term that matches the node;
+    """The demands of a pod's volumes. Of each of the `rules` one term must match the node;
     `storage` are the other demands. `claims` names the claims that wait for their first consumer,
     in their order."""
 
@@ -29,7 +29,8 @@ class PodVolumes(NamedTuple):
 
 
 class MountedClaim(NamedTuple):
-    """A claim that a pod mounts; `is_own`: it is made for the pod (a generic ephemeral volume)."""
+    """A claim that a pod mounts; `is_own`: it was created for the pod (a generic ephemeral
+    volume)."""
 
     claim: str
     is_own: bool
@@ -79,7 +80,7 @@ def requirements_of(
 
 
 def labels_of(selector: kube.LabelSelector | None) -> tuple[Requirement, ...] | None:
-    """Read what must hold of an object's labels; None if nothing is selected."""
+    """Read a label selector as requirements; None if it selects nothing."""
     if selector is None:
         return None
     pairs = sorted((selector.match_labels or {}).items())
@@ -91,7 +92,8 @@ def zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
     """Yield a volume's zone and region labels, as kube-scheduler's VolumeZone reads them.
 
     A label may name several places with `__` between them; one that names an empty place says
-    nothing. A node without any such label is of a cluster without zones and can have the volume.
+    nothing. A node without any such label belongs to a cluster without zones, and can use the
+    volume.
     """
     for label, places in (volume.metadata.labels or {}).items():
         if label not in _PLACES:

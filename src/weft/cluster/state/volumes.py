@@ -1,12 +1,13 @@
-"""Claims and volumes: what a pod's PersistentVolumeClaims are bound to, or may be; who uses them.
+"""Tracks claims and volumes: what a pod's PersistentVolumeClaims are or may be bound to, and which
+pods use them.
 
-    a claim                          what is said of a pod that mounts it
+    a claim                          what it means for a pod that mounts it
         bound                            rules: where its volume is
         waits for its first consumer     an `UnboundClaim`: the engine chooses, with the node
-        anything else                    `waits_for`: somebody else has to do something first
+        anything else                    `waits_for`: another component has to act first
 
-The engine is told of free volumes, classes, capacities and what is attached to nodes by
-`take_event`. All of it follows from the API's objects alone.
+`take_event` reports free volumes, classes, capacities and attached volumes to the engine.
+Everything follows from the API's objects alone.
 """
 
 from collections import Counter
@@ -52,8 +53,8 @@ _NOTHING = StorageRules()
 
 
 class Moves:
-    """Names of the objects that the engine has not been told of yet, and the claims whose pods are
-    to be read again."""
+    """Names of objects whose changes the engine does not know yet, and claims whose pods have to be
+    read again."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, None] = {}
@@ -65,12 +66,12 @@ class Moves:
 
     @property
     def tell(self) -> bool:
-        """True if the engine has not been told of something."""
+        """True if the engine does not know some change yet."""
         return bool(self.volumes or self.classes or self.capacities or self.nodes)
 
 
 class _Found(NamedTuple):
-    """The demands of a pod's volumes, as it is gathered."""
+    """The demands of a pod's volumes, while they are collected."""
 
     rules: list[tuple[Term, ...]]
     unbound: dict[str, UnboundClaim]
@@ -80,8 +81,8 @@ class _Found(NamedTuple):
 
 
 class VolumeView:
-    """The claims, volumes and classes there are, and the pods that mount them. `moved` is True if
-    pods may have to be read again, or the engine may have to be told something."""
+    """The existing claims, volumes and classes, and the pods that mount them. `moved` is True if
+    pods may have to be read again, or the engine does not know some change yet."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, PersistentVolume] = {}
@@ -89,19 +90,19 @@ class VolumeView:
         self._classes: dict[str, KubeStorageClass] = {}
         self._drivers: dict[str, bool] = {}
         self._capacities: dict[Key, CsiStorageCapacity] = {}
-        self._limits: dict[str, dict[str, int]] = {}  # by node, by driver
-        self._limited: Counter[str] = Counter()  # drivers, by how many nodes limit them
+        self._limits: dict[str, dict[str, int]] = {}  # by node and driver
+        self._limited: Counter[str] = Counter()  # drivers, with the number of nodes that limit them
         self._attachments: dict[str, VolumeAttachment] = {}
         self._on_node: dict[str, dict[str, None]] = {}  # names of attachments
         self._of_volume: dict[str, dict[str, None]] = {}  # names of attachments
-        self._reserved: dict[Key, dict[str, None]] = {}  # volumes by the claim that they are for
-        self._bound_to: dict[str, dict[Key, None]] = {}  # claims by their volume
+        self._reserved: dict[Key, dict[str, None]] = {}  # volumes reserved for each claim
+        self._bound_to: dict[str, dict[Key, None]] = {}  # claims of each volume
         self._users: dict[Key, dict[str, Pod]] = {}
-        self._told: dict[str, None] = {}  # free volumes that the engine knows
+        self._told: dict[str, None] = {}  # free volumes as the engine knows them
         self._moves = Moves()
         self.moved = False
 
-    # --- taking in ---
+    # --- changes ---
 
     def take_volume(self, change: Change[PersistentVolume]) -> None:
         """Take in a volume that was added, changed or deleted."""
@@ -143,7 +144,7 @@ class VolumeView:
         found = change.object  # type: ignore[union-attr]
         name = found.metadata.name
         self._moves.classes[name] = None
-        # Its mode does not change, but it may come after its claims.
+        # A class's mode does not change, but the class may be created after its claims.
         self._moves.all_claims |= (name in self._classes) == isinstance(change, Deleted)
         if isinstance(change, Deleted):
             self._classes.pop(name, None)
@@ -194,7 +195,7 @@ class VolumeView:
         self._moves.nodes[name] = None
         drivers = len(self._limited)
         self._limited.update(limits.keys())
-        # What is counted of pods' volumes is only what some node limits.
+        # Pods' volumes are counted only for drivers that some node limits.
         self._moves.all_claims |= len(self._limited) != drivers
         for driver in before:
             self._limited[driver] -= 1
@@ -219,11 +220,11 @@ class VolumeView:
             self._on_node.setdefault(found.spec.node_name, {})[name] = None
             self._of_volume.setdefault(of, {})[name] = None
 
-    # --- who uses what ---
+    # --- pods ---
 
     def use(self, pod: Pod, *, waits: bool) -> None:
-        """Take in the pod as it is now: it uses its claims if it `waits` for a node, or runs on
-        one."""
+        """Take in the pod as it is now: it uses its claims if it `waits` for a node, or runs on a
+        node."""
         if not pod.spec.volumes:
             return
         if not waits and (pod.ended or not pod.spec.node_name):
@@ -234,7 +235,7 @@ class VolumeView:
             self._users.setdefault(key, {})[pod.metadata.uid] = pod
 
     def release(self, pod: Pod) -> None:
-        """Note that the pod no longer uses its claims."""
+        """Note that the pod does not use its claims any more."""
         for mounted in mounted_claims(pod):
             _drop(self._users, (pod.metadata.namespace, mounted.claim), pod.metadata.uid)
 
@@ -247,7 +248,7 @@ class VolumeView:
         return list(found.values())
 
     def take_event(self) -> VolumesChanged | None:
-        """Return the changes that the engine has not been told of yet; None if there are none."""
+        """Return the changes that the engine does not know yet; None if there are none."""
         self.moved = False
         if not self._moves.tell:
             return None
@@ -285,10 +286,10 @@ class VolumeView:
                 attached[spec.attacher, csi.volume_handle] = None
         return NodeStorage(node, self._limits.get(node, {}), tuple(attached))
 
-    # --- what it means for a pod ---
+    # --- a pod's demands ---
 
     def read(self, pod: Pod) -> PodVolumes:
-        """Return the demands of the pod's volumes on its node, and of others before that."""
+        """Return the demands of the pod's volumes, for its placement or on its node."""
         if not pod.spec.volumes:
             return PodVolumes()
         found = _Found([], {}, dict.fromkeys(self._counted(inline_disks(pod))), {}, [])
@@ -301,8 +302,8 @@ class VolumeView:
         return PodVolumes(tuple(found.rules), storage, tuple(found.unbound))
 
     def mounted(self, pod: Pod) -> MountedVolumes | UnsetType:
-        """Return what a pod's volumes on its node take from other pods: attachments that a driver
-        limits, disks, and claims for one pod alone; unset if nothing."""
+        """Return what a pod on a node takes of storage from other pods: attachments that a driver
+        limits, disks, and claims that only one pod may use; unset for nothing."""
         attached = dict.fromkeys(self._counted(inline_disks(pod)))
         lone: dict[str, None] = {}
         for mounted in mounted_claims(pod):
@@ -315,7 +316,8 @@ class VolumeView:
         return found if found != MountedVolumes() else UNSET
 
     def _read_claim(self, pod: Pod, mounted: MountedClaim, found: _Found) -> str:
-        """Add the claim's demands; return why the pod has to wait instead, "" if it does not."""
+        """Add the claim's demands to `found`; return the reason why the pod has to wait instead, ""
+        if it need not."""
         key = (pod.metadata.namespace, mounted.claim)
         claim = self.claims.get(key)
         if claim is None:
@@ -346,7 +348,7 @@ class VolumeView:
         return ""
 
     def _counted(self, volumes: list[Attached]) -> list[Attached]:
-        """Return those of which the driver limits, on some node, how many are attached."""
+        """Return the volumes whose driver limits, on some node, how many are attached."""
         return [volume for volume in volumes if volume[0] in self._limited]
 
 

@@ -1,8 +1,8 @@
-"""Rules of a pod about other pods (affinity, anti-affinity, topology spread) and about its volumes,
-and its preferences.
+"""Evaluates a pod's rules about other pods (affinity, anti-affinity, topology spread), its rules
+about volumes, and its preferences.
 
 In: nodes' labels, taints and images, the labels of pods that have a node and what they mount, the
-volumes that are free. Out: any API, any policy, who decides.
+volumes that are free. Out: any API, policies, decisions.
 """
 
 from weft.core.constraints.answer import DomainsLeft, PodAnswer, RowsLeft, refusals

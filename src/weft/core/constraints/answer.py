@@ -1,4 +1,4 @@
-"""The answer of one of a pod's rules, and the nodes that all of them together leave."""
+"""Represents the answer of one of a pod's rules, and combines the answers of several."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,9 +17,9 @@ Codes = npt.NDArray[np.int8]
 
 class PodAnswer(msgspec.Struct, frozen=True, gc=False):
     """One rule's answer: the nodes that it refuses, with this code, and a function that says why in
-    words. `where` is by node, [N], and may change as pods come and go; if `domains` is set, it is a
-    set of domains (`LabelColumn.rows_in`). `rows` are the refused nodes, where they are few and
-    known."""
+    words. `where` is a mask of nodes, [N], and may change as pods come and go; if `domains` is set,
+    it is a set of domains instead (`LabelColumn.rows_in`). `rows` are the refused nodes, if they
+    are few and known."""
 
     code: Code
     where: Bools | int
@@ -29,19 +29,19 @@ class PodAnswer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_any(self) -> bool:
-        """Return Return True if it refuses any node."""
+        """Return True if the rule refuses any node."""
         where, rows = self.where, self.rows
         if rows is not None:
             return bool(rows)
         return bool(where) if isinstance(where, int) else bool(np.count_nonzero(where))
 
     def refuses(self) -> Bools:
-        """Return True for each node that it refuses, [N]."""
+        """Return a mask of the refused nodes, [N]."""
         domains, asked = self.domains, self.asked()
         return asked if domains is None else asked.take(domains.of_node)
 
     def refuses_row(self, row: int) -> bool:
-        """Return True if it refuses the node of this row."""
+        """Return True if the rule refuses the node of this row."""
         where, domains = self.where, self.domains
         if isinstance(where, int):
             assert domains is not None
@@ -49,7 +49,7 @@ class PodAnswer(msgspec.Struct, frozen=True, gc=False):
         return where.item(row)
 
     def asked(self) -> Bools:
-        """Return a mask of the domains or nodes that it refuses."""
+        """Return a mask of the refused domains or nodes."""
         if isinstance(self.where, int):
             assert self.domains is not None
             return self.domains.mask_of(self.where)
@@ -57,7 +57,7 @@ class PodAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
-    """Return the answers that refuse something, grouped by topology key, then those by node. Where
+    """Return the answers that refuse something, grouped by topology key, and then those by node. If
     several refuse a node, the first of the first group counts."""
     found: dict[int, list[PodAnswer]] = {}
     for answer in answers:
@@ -80,7 +80,7 @@ def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
             codes[answer.asked()] = int(answer.code)
         if domains is not None:
             codes = codes.take(domains.of_node)
-        if found is not None:  # by arithmetic: quicker than a choice by mask
+        if found is not None:  # arithmetic is faster than np.where
             codes += found * (codes == 0)
         found = codes
     return found
@@ -95,18 +95,18 @@ class DomainsLeft(NamedTuple):
     nodes: int
 
     def all_with(self, rows: Ints) -> bool:
-        """Return True if each of these domains surely has one of the rows that are left in them: so
-        few are not that no domain can have lost all."""
+        """Return True if each of these domains is certain to have one of the `rows` that remain:
+        fewer nodes are missing than the smallest domain has."""
         return not self.which & WITHOUT and self.nodes - len(rows) < self.domains.fewest_nodes
 
 
 class RowsLeft:
-    """Finds which nodes with code 0 a pod's answers leave. Does what `refusals` does, but skips
-    nodes of refused domains.
+    """Finds which nodes with code 0 a pod's answers leave. Like `refusals`, but skips nodes of
+    refused domains.
 
-    `rows` are the remaining nodes, in order, and `codes` their codes; where no answer is by domain,
+    `rows` are the remaining nodes, in order, and `codes` their codes; if no answer is by domain,
     `rows` is None and `codes` covers all nodes. `counts[c]` is the number of nodes with code c.
-    `domains` are those in which the `rows` are, by the first key that an answer is by.
+    `domains` are the domains of the `rows`, for the topology key of the first answer by domain.
     """
 
     __slots__ = ("codes", "counts", "domains", "rows")
@@ -129,8 +129,8 @@ class RowsLeft:
         self.counts[code] += nodes
 
     def _left_in(self, alike: Sequence[PodAnswer], domains: LabelColumn) -> Ints:
-        """Return the nodes with code 0 in domains that no answer refuses; other nodes are
-        skipped."""
+        """Return the nodes with code 0 in domains that no answer refuses; nodes of refused domains
+        are skipped."""
         left, refused = domains.everywhere, []
         for answer in alike:
             assert isinstance(answer.where, int)
@@ -155,7 +155,7 @@ class RowsLeft:
         return rows
 
     def _left_of(self, rows: Ints, alike: Sequence[PodAnswer]) -> Ints:
-        """Return the rows that these answers leave."""
+        """Return the rows that no answer refuses."""
         for answer in alike:
             domains, asked = answer.domains, answer.asked()
             out = asked.take(rows if domains is None else domains.of_node.take(rows))
@@ -164,7 +164,7 @@ class RowsLeft:
         return rows
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:
-        """Refuse nodes where no answer was by domain."""
+        """Apply answers by node, if there was no answer by domain."""
         self.codes = self.codes.copy()
         for answer in alike:
             rows = answer.asked().nonzero()[0]

@@ -18,7 +18,7 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Constraints, InterPodRules, PodRequest, PodTerm, SpreadRule
 
 KEPT_RULES = 1_024
-"""So many different rules are known with what they ask."""
+"""The most different rules whose look-ups are cached."""
 _NO_RULES = InterPodRules()
 
 
@@ -30,7 +30,8 @@ def answers(
     pod: PodRequest | None = None,
 ) -> list[PodAnswer]:
     """Return the answers of all of a pod's rules about other pods and volumes. `own` are the pod's
-    rules, `constraints` the same with what other pods add; `pod` has the names of its claims."""
+    rules, `constraints` its constraints with what other pods add; `pod` has the names of its
+    claims."""
     found: list[PodAnswer] = []
     if constraints.pods:
         asked = _asked(existing, table, own or _NO_RULES)
@@ -51,8 +52,8 @@ def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> 
 
 
 class AskedRules:
-    """The rules of pods that are alike, with the counts and words behind their answers, for one
-    layout of nodes. Counts change as pods come and go, and are read for each answer."""
+    """The rules of like pods, with the counts and words behind their answers, for one layout of
+    nodes. Counts change as pods come and go, and are read for each answer."""
 
     def __init__(self, existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> None:
         self._existing, self._rules, self._row_of = existing, rules, table.row_of
@@ -75,12 +76,12 @@ class AskedRules:
             for rule, count in zip(rules.spread, spread, strict=True)
         ]
         self._counts = _laid_out(table, [near, *away, *spread])
-        self._off: Sequence[PodTerm] = ()  # others' terms that kept such a pod off last
+        self._off: Sequence[PodTerm] = ()  # other pods' terms at the last call
         self._off_counts: list[tuple[CountByNode, object]] = []
         self._kept_off: list[tuple[PodTerm | None, PodAnswer | _AwayByDomain]] = []
 
     def is_true(self, table: LedgerTable) -> bool:
-        """Return True if the counts and the layout are still current; this also marks the counts as
+        """Return True if the counts and the layout are still current; also marks the counts as
         used."""
         return self._row_of is table.row_of and self._existing.ask_again(self._counts)
 
@@ -102,7 +103,7 @@ class AskedRules:
             parts = nodes_within(table, constraints, self._rules.spread)
             for spread, part in zip(self._spread, parts, strict=True):
                 found.append(spread.now(table, part))
-            if self._existing.kept:  # as kube-scheduler does, also without who has a place kept
+            if self._existing.kept:  # also without pods that only have a kept place
                 found += [
                     CountedSpread(rule, table, pods_of(self._existing, rule, with_kept=False)).now(
                         table, part
@@ -112,8 +113,8 @@ class AskedRules:
         return found
 
     def _keep_off(self, table: LedgerTable, off: Sequence[PodTerm]) -> None:
-        """Look up other pods' anti-affinity terms. One that the pod has too refuses no other node
-        than its own does, but where pods have it that it does not select."""
+        """Look up other pods' anti-affinity terms. A term that the pod has too is already answered
+        as its own, except for pods that have it and that it does not select."""
         owners, same = [self._existing.owners[term] for term in off], self._rules.anti_affinity
         self._kept_off = [
             (term if term in same else None, _away(table, term, count, Code.ANTI_AFFINITY))
@@ -126,7 +127,7 @@ class AskedRules:
         self-affine set may run on any node that has all topology keys."""
         rules, existing, near = self._rules, self._existing, self._near
         is_first = rules.is_its_own and _nowhere([each.sums for each in near])
-        if is_first and existing.kept:  # another one may have a place soon
+        if is_first and existing.kept:  # a nominated pod may start there soon
             kept = existing.count(affinity_key(rules, with_kept=True))
             is_first = _nowhere(
                 [kept.by_domain(table, term.topology_key) for term in rules.affinity]
@@ -145,7 +146,7 @@ class AskedRules:
 def _laid_out(
     table: LedgerTable, counts: Sequence[CountByNode | None]
 ) -> list[tuple[CountByNode, object]]:
-    """Return the counts with the layout of the table."""
+    """Return the counts, each with its layout for this table."""
     found = []
     for count in counts:
         if count is not None:
@@ -167,27 +168,27 @@ def _affinity_words(term: PodTerm, domains: LabelColumn, row: int) -> str:
 
 
 def _domain(domains: LabelColumn, key: str, row: int) -> str:
-    """Return the node's domain, for people; "" if it is in none."""
+    """Return the node's domain, for people; "" if it has none."""
     number = int(domains.of_node[row])
     return f"{key}={domains.values[number - 1]}" if number else ""
 
 
 class _NearByDomain(NamedTuple):
-    """A term that needs any of these pods in the domain."""
+    """A required affinity term: refuses domains without matching pods."""
 
     sums: SumsByDomain
     words: Words
 
 
 class _AwayByDomain(NamedTuple):
-    """An anti-affinity term: refuses the domains that have any matching pod."""
+    """An anti-affinity term: refuses domains with matching pods."""
 
     code: Code
     sums: SumsByDomain
     words: Words
 
     def now(self) -> PodAnswer:
-        """Return the answer for the pods as they are now."""
+        """Return the answer by the present counts."""
         domains = self.sums.domains
         here = domains.everywhere ^ self.sums.none_in
         return PodAnswer(self.code, here, self.words, domains)
@@ -196,7 +197,8 @@ class _AwayByDomain(NamedTuple):
 def _away(
     table: LedgerTable, term: PodTerm, count: CountByNode, code: Code
 ) -> PodAnswer | _AwayByDomain:
-    """Return a term's answer, by node; it changes as pods come and go."""
+    """Return an anti-affinity term's answer, by node or by domain; it changes as pods come and
+    go."""
     words = partial(_away_words, term, table, count, code)
     if table.labels.domains(term.topology_key).tells_nodes_apart:
         return PodAnswer(code, count.anywhere(table), words, rows=count.rows(table))
@@ -258,7 +260,8 @@ def pods_of(
 class CountedSpread:
     """A spread rule on one layout of nodes, with the pods that it counts.
 
-    `most_more` is by how many more than the fewest a domain may have before the pod comes.
+    `most_more` is by how many pods a domain may exceed the domain with the fewest, before this pod
+    is added.
     """
 
     __slots__ = ("_count", "_domains", "_everywhere", "_rule", "_sums", "most_more")
@@ -268,10 +271,11 @@ class CountedSpread:
         self._domains = table.labels.domains(rule.topology_key)
         self._everywhere = range(1, self._domains.count)
         self.most_more = rule.max_skew - int(rule.counts_itself)
-        self._sums: SumsByDomain | None = None  # made when it is asked about first
+        self._sums: SumsByDomain | None = None  # computed when first needed
 
     def now(self, table: LedgerTable, within: Bools | None) -> PodAnswer:
-        """The answer, where pods are counted on all nodes, or on those of `within`."""
+        """Return the rule's answer, counting pods on all nodes, or only on the nodes of
+        `within`."""
         sums, there, least = self.skew(table, within)
         most = least + self.most_more
         if within is None and self._sums is not None:
@@ -284,7 +288,8 @@ class CountedSpread:
     def skew(
         self, table: LedgerTable, within: Bools | None
     ) -> tuple[Ints, Sequence[int] | Ints, int]:
-        """How many pods each domain has, which domains count, and the fewest of these."""
+        """Return the pods of each domain, the domains that count, and the fewest pods of any of
+        these."""
         domains, count = self._domains, self._count
         there: Sequence[int] | Ints = self._everywhere
         if within is not None:

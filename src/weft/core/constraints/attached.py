@@ -12,19 +12,19 @@ _NO_LIMIT = 1 << 60
 
 
 class AttachedVolumes:
-    """Volumes that pods use, and others that are attached: one of several pods counts once. One
-    that a pod uses is counted whether or not it is attached yet."""
+    """Counts volumes that pods use, and others that are attached; a volume of several pods counts
+    once. A volume that a pod uses counts whether or not it is attached yet."""
 
     def __init__(self) -> None:
         self._storage: dict[str, NodeStorage] = {}
-        self._limited: dict[str, CountByNode] = {}  # drivers: limits, less `_NO_LIMIT`
-        self._used: dict[str, dict[Attached, int]] = {}  # by node, by how many pods
+        self._limited: dict[str, CountByNode] = {}  # limits by driver, less `_NO_LIMIT`
+        self._used: dict[str, dict[Attached, int]] = {}  # by node, with the number of pods
         self._where: dict[Attached, dict[str, None]] = {}
-        self._counts: dict[str, CountByNode] = {}  # of drivers
+        self._counts: dict[str, CountByNode] = {}  # by driver
 
     def take(self, storage: NodeStorage) -> set[str]:
-        """Take the node's attached volumes and limits; return the drivers of which it may take more
-        than before."""
+        """Set the node's attached volumes and limits; return the drivers of which the node may have
+        more volumes than before."""
         name, before = storage.node, self._storage.get(storage.node, NodeStorage(storage.node))
         used = self._used.get(name, {})
         for volume in set(before.attached) - set(storage.attached):
@@ -48,7 +48,7 @@ class AttachedVolumes:
         }
 
     def told(self) -> tuple[NodeStorage, ...]:
-        """Return what all nodes report."""
+        """Return the attached volumes and limits of all nodes."""
         return tuple(self._storage.values())
 
     def put(self, node: str, volumes: Sequence[Attached]) -> None:
@@ -62,7 +62,8 @@ class AttachedVolumes:
                     self._count(volume[0], node, 1)
 
     def remove(self, node: str, volumes: Sequence[Attached]) -> set[str]:
-        """Count one pod less; return the drivers of which the node may take more than before."""
+        """Count one pod less; return the drivers of which the node may have more volumes than
+        before."""
         here = self._used.get(node, {})
         fell = set()
         for volume in volumes:
@@ -81,8 +82,8 @@ class AttachedVolumes:
         return fell
 
     def limits(self, table: LedgerTable, driver: str) -> Ints | None:
-        """Return the most of this driver's volumes that each node can have, [N]; None: no node
-        says."""
+        """Return the most of this driver's volumes that each node can have, [N]; None if no node
+        states a limit."""
         limited = self._limited.get(driver)
         if limited is None or not limited.by_node:
             return None

@@ -15,15 +15,15 @@ class SumsByDomain:
     __slots__ = ("_beyond", "_fewest", "domains", "none_in", "sums")
 
     def __init__(self, domains: LabelColumn, rows: Ints, counts: Ints) -> None:
-        """Add up the counts of these rows. `none_in` are the domains without any, and 0
+        """Add up the counts of these rows. `none_in` are the domains whose sum is 0, and domain 0
         (`as_bits`)."""
         self.domains = domains
         self.sums: Ints = np.zeros(domains.count, dtype=np.int64)
         np.add.at(self.sums, domains.of_node.take(rows), counts)
         self.sums[0] = 0
         self.none_in = as_bits(self.sums == 0)
-        self._fewest: tuple[int, int] | None = None  # the fewest of a domain, and in how many
-        self._beyond: tuple[int, int] | None = None  # so many, and the domains with more
+        self._fewest: tuple[int, int] | None = None  # the smallest sum, and in how many domains
+        self._beyond: tuple[int, int] | None = None  # a limit, and the domains with more
 
     def add(self, row: int, by: int) -> None:
         """Add `by` to the node of this row."""
@@ -84,20 +84,20 @@ class CountByNode:
     )
 
     def __init__(self, asked: int = 0) -> None:
-        """`asked` is the number of the last question about it. `ended` is True once it is no longer
-        updated. Columns, rows and sums belong to one `layout` of nodes, and are updated while that
-        stays."""
+        """Create an empty count. `asked` is the number of the last question about it. `ended` is
+        True once it is no longer updated. Columns, rows and sums belong to one `layout` of nodes,
+        and are updated while that stays."""
         self.asked, self.ended = asked, False
         self.layout = object()
         self.by_node: dict[str, int] = {}
-        self._row_of: dict[str, int] = {}  # of the layout that the following are of
+        self._row_of: dict[str, int] = {}  # of the layout of the fields below
         self._of_row: dict[int, int] = {}
         self._column: Ints | None = None
-        self._anywhere: Bools | None = None  # the nodes with any
+        self._anywhere: Bools | None = None  # mask of nodes with any
         self._by_key: dict[str, SumsByDomain] = {}
 
     def add(self, node: str, by: int) -> None:
-        """Add `by` to this node, which may be in no table."""
+        """Add `by` to this node, which need not be in any table."""
         count = self.by_node.get(node, 0) + by
         if count:
             self.by_node[node] = count
@@ -145,7 +145,8 @@ class CountByNode:
         return found
 
     def rows(self, table: LedgerTable) -> Mapping[int, int]:
-        """Return the rows of nodes with any, and their counts; both change as pods come and go."""
+        """Return the counts of nodes that have any, by row; the mapping changes as pods come and
+        go."""
         self._lay_out(table)
         return self._of_row
 

@@ -1,7 +1,7 @@
-"""Counts the pods that have a node, by node and selector. A selector's count is made once, by going
-through the pods there are; from then on it is raised and lowered as pods come, go and are
-relabelled. A pod's labels are matched against the living selectors once each time: an index by
-label finds the few that may select it.
+"""Counts the pods that have a node, by node and selector. A selector's count is computed once from
+all pods, and then updated as pods come, go and are relabelled. For each such change the pod's
+labels are matched against the current selectors: an index by label finds the few that may select
+it.
 """
 
 import functools
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from weft.core.constraints.answers import AskedRules
 
 KEPT, WATCHED = 1_024, 8_192
-"""Selectors whose counts are kept; the one that was asked about least recently goes first. So many
-more are watched without a count: somebody may wait for what they select."""
+"""The most selectors whose counts are kept (the least recently used is dropped), and the most that
+are watched without a count, as pods may wait for changes."""
 KEPT_LABELS, KEPT_SHAPES = 1_024, 16
-"""Pods' different labels of which is known which selectors select them; shapes with rules of others
-filled in."""
+"""The most sets of labels for which the matching selectors are cached, and for each the most shapes
+filled in with other pods' terms."""
 
 
 class CountKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """The pods that all of these selectors select, with those that are terminating or without, and
-    with those that only have a place kept for them or without."""
+    """The pods that all of these selectors select, with or without terminating pods, and with or
+    without pods that only have a place kept for them."""
 
     selectors: tuple[PodSelector, ...]
     with_terminating: bool = True
@@ -59,16 +59,16 @@ class CountKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         )
 
     def takes(self, marks: PodMarks) -> bool:
-        """Return the same for a pod that the selectors are known to select."""
+        """Return True if a pod with these marks is counted, given that the selectors select it."""
         return (self.with_terminating or not marks.terminating) and (
             self.with_kept or not marks.kept
         )
 
 
 class PodsMoved(NamedTuple):
-    """Changes since the last look: counts and anti-affinity terms (by their owners) that rose
-    somewhere or fell, and `volumes` that became available. Also used for the changes that a pod
-    waits for."""
+    """Changes since the last call: counts and anti-affinity terms (by the number of their owners)
+    that rose or fell on some node, and `volumes` that became available. Also stands for the changes
+    that a pod waits for."""
 
     rose: frozenset[CountKey | PodTerm]
     fell: frozenset[CountKey | PodTerm]
@@ -79,7 +79,7 @@ _NOTHING_MOVED = PodsMoved(frozenset(), frozenset())
 
 
 def waits_for(constraints: Constraints) -> PodsMoved:
-    """Return the changes one of which must happen before a pod with these rules may fit."""
+    """Return the changes of which one must happen before a pod with these rules may fit."""
     rules, storage = constraints.pods, constraints.storage
     if not rules and not storage:
         return _NOTHING_MOVED
@@ -93,7 +93,7 @@ def waits_for(constraints: Constraints) -> PodsMoved:
         fell.update(spread)
     if rules and rules.affinity:
         rose.add(affinity_key(rules))
-        if rules.is_its_own:  # without the last of them it may be the first
+        if rules.is_its_own:  # once the last such pod is gone, this one may be the first
             fell.update((affinity_key(rules), affinity_key(rules, with_kept=True)))
     volumes = wanted_by(storage) if storage else frozenset()
     return PodsMoved(frozenset(rose), frozenset(fell), volumes)
@@ -101,7 +101,8 @@ def waits_for(constraints: Constraints) -> PodsMoved:
 
 def affinity_key(rules: InterPodRules, *, with_kept: bool = False) -> CountKey:
     """Return the key of the pods that a pod's required affinity selects by all of its terms. Pods
-    that only have a place kept for them are left out, as they may never start there."""
+    that only have a place kept for them do not count unless `with_kept`, as they may never start
+    there."""
     return CountKey(tuple(term.pods for term in rules.affinity), with_kept=with_kept)
 
 
@@ -109,15 +110,15 @@ T = TypeVar("T")
 
 
 class _Selected(NamedTuple):
-    """Selectors in an index: their number, and the conditions that remain for a pod that has the
-    label by which they were found."""
+    """An indexed item: its number, and the conditions that remain for a pod with the label by which
+    it was found."""
 
     number: int
     namespaces: tuple[str, ...] | None
     more: tuple[PodSelector, ...]
 
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return True if the selectors select such a pod."""
+        """Return True if all selectors select such a pod."""
         if self.namespaces is not None and namespace not in self.namespaces:
             return False
         return all(each.matches(namespace, labels) for each in self.more)
@@ -129,8 +130,8 @@ _Owned = list[tuple[PodTerm, bool]]
 
 
 class _Alike:
-    """Keeps what is known about pods of one namespace with the same labels: what each index
-    `found`, None for one that was not asked yet; and what follows from it, beside its source."""
+    """Caches what is known about pods of one namespace with the same labels: the items that each
+    index `found` (None: not asked yet), and values computed from them, with their source."""
 
     __slots__ = ("counts", "filled", "found", "owned")
 
@@ -142,17 +143,17 @@ class _Alike:
 
 
 class _FoundByLabels:
-    """Keeps what some indexes found for pods alike, by the index's number: a decision asks all of
-    them about the same labels, one after another."""
+    """Caches the items that several indexes found for like pods, by the index's number: a decision
+    asks all indexes about the same labels."""
 
     def __init__(self, indexes: int) -> None:
         self._indexes = indexes
         self._found: dict[_AlikeKey, _Alike] = {}
-        self._with: dict[tuple[str, str], list[_AlikeKey]] = {}  # those that have this label
+        self._with: dict[tuple[str, str], list[_AlikeKey]] = {}  # keys of pods with this label
         self._last: tuple[str, Mapping[str, str], _Alike] | None = None
 
     def of(self, namespace: str, labels: Mapping[str, str]) -> _Alike:
-        """Return what is known about such pods, to be filled in."""
+        """Return the cache entry for such pods, to be filled in."""
         last = self._last
         if last is not None and last[1] is labels and last[0] == namespace:
             return last[2]
@@ -169,8 +170,8 @@ class _FoundByLabels:
         return found
 
     def forget(self, index: int, pairs: Sequence[tuple[str, str]]) -> None:
-        """Forget what this index found for pods with one of these labels; for all, if none is
-        named."""
+        """Forget what this index found for pods with one of these labels; for all pods if none is
+        given."""
         if not pairs:
             for alike in self._found.values():
                 alike.found[index] = None
@@ -180,11 +181,13 @@ class _FoundByLabels:
 
 
 class _Index(Generic[T]):
-    """Finds things by the pods that all of their selectors select, without asking all of them. What
-    was `found` for some labels stays until something comes or goes that may select them."""
+    """Finds items by the pods that all of their selectors select, without checking every item.
+    Results for some labels are cached in `found` until an item that may select them is added or
+    removed."""
 
     def __init__(self, found: _FoundByLabels, number: int) -> None:
-        """`number` is the index's own among those that share what was found."""
+        """Create an empty index; `number` distinguishes it from other indexes with the same
+        `found`."""
         self._found, self._number = found, number
         self._by_label: dict[str, dict[str, dict[T, _Selected]]] = {}
         self._others: dict[T, _Selected] = {}
@@ -219,8 +222,8 @@ class _Index(Generic[T]):
                     del self._by_label[key]
 
     def selecting(self, namespace: str, labels: Mapping[str, str]) -> tuple[T, ...]:
-        """Return those whose selectors select a pod of this namespace with these labels, in the
-        order in which they came."""
+        """Return the items whose selectors select a pod of this namespace with these labels, in the
+        order in which they were added."""
         of_labels = self._found.of(namespace, labels).found
         found: tuple[T, ...] | None = of_labels[self._number]
         if found is None:
@@ -228,7 +231,7 @@ class _Index(Generic[T]):
         return found
 
     def forget_found(self, selectors: Sequence[PodSelector]) -> None:
-        """Forget what was found for pods that these selectors may select."""
+        """Forget cached results for pods that these selectors may select."""
         self._found.forget(self._number, _pairs_of(selectors[0]))
 
     def _select(self, namespace: str, labels: Mapping[str, str]) -> tuple[T, ...]:
@@ -249,7 +252,7 @@ class _Index(Generic[T]):
 
 
 def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
-    """Return labels of which a selected pod has one; empty if no label is required."""
+    """Return label pairs of which a selected pod must have one; empty if no label is required."""
     needed = (r for r in selector.labels or () if r.operator == "In" and r.values)
     first = next(needed, None)
     return () if first is None else tuple((first.key, v) for v in dict.fromkeys(first.values))
@@ -257,8 +260,8 @@ def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=KEPT + WATCHED)
 def _by_sets(selector: PodSelector) -> PodSelector:
-    """Return the selector in a form that is fast for thousands of pods, as it may list thousands of
-    values."""
+    """Return the selector with sets instead of lists of values, which is faster for thousands of
+    pods and values."""
     quick = [
         replace(each, values=frozenset(each.values)) if each.operator in ("In", "NotIn") else each
         for each in selector.labels or ()
@@ -267,12 +270,11 @@ def _by_sets(selector: PodSelector) -> PodSelector:
 
 
 class _PodsByLabel:
-    """UIDs of pods by each of their labels, so that a selector is compared with few pods instead of
-    all."""
+    """UIDs of pods by each of their labels, so that a selector is compared with few pods."""
 
     def __init__(self) -> None:
         self._uids: dict[tuple[str, str], dict[str, None]] = {}
-        self._values: dict[str, dict[str, None]] = {}  # of each key
+        self._values: dict[str, dict[str, None]] = {}  # values by key
 
     def add(self, uid: str, labels: Mapping[str, str]) -> None:
         """Add a pod under each of its labels."""
@@ -297,7 +299,8 @@ class _PodsByLabel:
                     del self._values[pair[0]]
 
     def near(self, selector: PodSelector, most: int) -> list[str] | None:
-        """Return the pods that it may select; None if there are `most` or more."""
+        """Return UIDs of the pods that the selector may select; None if there are `most` or
+        more."""
         found: list[str] | None = None
         for rule in selector.labels or ():
             if rule.operator not in ("In", "Exists"):
@@ -314,23 +317,23 @@ class _PodsByLabel:
 def draws_of(
     affinity: Sequence[PodTerm], preferences: Preferences | UnsetType
 ) -> tuple[WeightedTerm, ...] | UnsetType:
-    """Return the terms by which a pod influences the preferences of later pods: its preferred
-    terms, and its required affinity with weight 1 (kube-scheduler's hardPodAffinityWeight)."""
+    """Return the terms by which the pod affects the preferences of later pods: its preferred terms,
+    and its required affinity with weight 1 (kube-scheduler's hardPodAffinityWeight)."""
     own = preferences.pods if preferences else ()
     return (*own, *(WeightedTerm(1, term) for term in affinity)) or UNSET
 
 
 _Undo = tuple[str, tuple[str, PodMarks] | None, MountedVolumes | UnsetType]
-"""A pod that came or went, where and how it was before, and what it mounted."""
+"""The state of a pod before a change: its UID, its node and marks, and what it mounted."""
 
 
 class ExistingPods:
-    """The pods that have a node, or are just getting one. `owners`: by required
-    anti-affinity term, how many pods with it each node has; `strangers`: by term, how many of these
-    it does not select itself, if any. `drawers` likewise, by terms that count in others'
-    preferences. `volumes` are what pods mount, and may mount.
-    `has_moved`: `take_moved` has news, as where something of `volumes.moved`. `kept` counts those
-    that only have a place kept for them."""
+    """The pods that have a node, or are just getting one. `owners` counts, for each required
+    anti-affinity term, the pods that have it, by node; `strangers` counts those of them that the
+    term itself does not select. `drawers` does the same for terms that count in other pods'
+    preferences. `volumes` are what pods mount, and may mount. `has_moved`: `take_moved` has changes
+    to return; for volumes see `volumes.moved`. `kept` is the number of pods that only have a place
+    kept for them."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -340,7 +343,7 @@ class ExistingPods:
         self._asked = 0
         self._watched: OrderedDict[CountKey, None] = OrderedDict()
         self._alike = found = _FoundByLabels(3)
-        self._counted: _Index[CountKey] = _Index(found, 0)  # these, and the watched ones
+        self._counted: _Index[CountKey] = _Index(found, 0)  # with the watched ones
         self.owners: dict[PodTerm, CountByNode] = {}
         self.strangers: Counter[PodTerm] = Counter()
         self._away: _Index[PodTerm] = _Index(found, 1)
@@ -350,13 +353,13 @@ class ExistingPods:
         self.volumes = ServingVolumes()
         self.has_moved = False
         self.kept = 0
-        self.asked_rules: dict[InterPodRules, AskedRules] = {}  # kept by `answers`
+        self.asked_rules: dict[InterPodRules, AskedRules] = {}  # cached by `answers`
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
 
     @property
     def are_counted(self) -> bool:
-        """Return True if any pod has rules about other pods."""
+        """Return True if rules about other pods are counted."""
         return bool(self._counts or self.owners)
 
     def put(
@@ -417,7 +420,8 @@ class ExistingPods:
         return filled
 
     def choose(self, pod: PodRequest, shape: Shape, node: Node) -> tuple[ChosenVolume, ...]:
-        """Return how the pod's claims are served on this node, which its rules (`shape`) accept."""
+        """Return how the pod's claims are served on this node, which the rules in `shape`
+        accept."""
         storage = shape.constraints.storage
         return self.volumes.choose(storage, pod.claims, node) if storage else ()
 
@@ -492,7 +496,7 @@ class ExistingPods:
                 self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
-        """Return how many of these pods each node has."""
+        """Return the number of these pods on each node."""
         known = self._counts.get(key)
         self._asked += 1
         if known is not None:
@@ -517,8 +521,8 @@ class ExistingPods:
         return known
 
     def ask_again(self, counts: Sequence[tuple[CountByNode, object]]) -> bool:
-        """Mark these counts as used; False if one of them is no longer updated or has another
-        layout."""
+        """Mark these counts as used; return False if one of them is no longer updated or has
+        another layout."""
         self._asked += 1
         for count, layout in counts:
             if count.ended or count.layout is not layout:
@@ -527,8 +531,8 @@ class ExistingPods:
         return True
 
     def _forget_oldest(self) -> None:
-        """Stop updating the oldest count. Pods that wait for it are tried again, as later changes
-        would go unnoticed."""
+        """Stop updating the least recently used count. Pods that wait for it are tried again, as
+        later changes would go unnoticed."""
         oldest, _ = self._watched.popitem(last=False)
         self._counted.remove(oldest, oldest.selectors)
         self._rose.add(oldest)
@@ -536,14 +540,14 @@ class ExistingPods:
         self.has_moved = True
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
-        """Return the anti-affinity terms of existing pods that select a pod like this."""
+        """Return the anti-affinity terms of existing pods that select a pod with these labels."""
         return self._away.selecting(namespace, labels)
 
     def drawing(
         self, namespace: str, labels: Mapping[str, str]
     ) -> list[tuple[WeightedTerm, CountByNode]]:
-        """Return the preferred terms of existing pods that select a pod like this, each with its
-        number by node."""
+        """Return the preferred terms of existing pods that select a pod with these labels, each
+        with the count of the pods that have it."""
         if not self.drawers:
             return []
         drawn = self._drawn.selecting(namespace, labels)
@@ -559,11 +563,11 @@ class ExistingPods:
         return moved
 
     def _selected(self, selectors: tuple[PodSelector, ...]) -> list[tuple[str, PodMarks]]:
-        """Return the pods that all of these select, with their nodes."""
+        """Return the pods that all of these selectors select, with their nodes."""
         uids, found_by = self._of(selectors)
         found = [self._pods[uid] for uid in uids]
         for each in selectors:
-            if each is found_by and len(each.labels or ()) == 1:  # it selects their labels
+            if each is found_by and len(each.labels or ()) == 1:  # found by that label alone
                 if (names := each.namespaces) is not None:
                     found = [pod for pod in found if pod[1].namespace in names]
             else:
@@ -576,7 +580,8 @@ class ExistingPods:
         return found
 
     def _of(self, selectors: tuple[PodSelector, ...]) -> tuple[Collection[str], PodSelector | None]:
-        """Return UIDs of the pods that they may select, and by labels of which they were found."""
+        """Return UIDs of pods that the selectors may select, and the selector by whose labels they
+        were found."""
         found_by: PodSelector | None = None
         named = [s.namespaces for s in selectors if s.namespaces is not None]
         fewest: Collection[str] = self._pods
@@ -617,8 +622,8 @@ class ExistingPods:
         return alike.counts[1]
 
     def _owned_by(self, marks: PodMarks) -> _Owned:
-        """Return the pod's required anti-affinity terms, each with True if the term does not select
-        the pod itself."""
+        """Return the pod's required anti-affinity terms, each with True if it does not select the
+        pod itself."""
         alike, terms = self._alike.of(marks.namespace, marks.labels), marks.anti_affinity
         if alike.owned[0] != terms:
             alike.owned = (

@@ -1,5 +1,5 @@
-"""The container images that each node has, as its kubelet last said: a name is a number here, and a
-node's images are an array of them, as thousands of nodes have a hundred names each.
+"""Stores the container images that each node has, as its kubelet last reported. Names are numbers
+here, and a node's images an array of these, as thousands of nodes have a hundred names each.
 """
 
 from collections import OrderedDict
@@ -11,21 +11,24 @@ import numpy.typing as npt
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 
 KEPT = 256
-"""Images of which is kept who has them; the one that was asked about least recently goes first."""
+"""The most images for which the nodes that have them are cached; the least recently used is
+dropped."""
 _MIB = 1 << 20
 _LEAST, _MOST_OF_ONE = 23 * _MIB, 1_000 * _MIB
-"""kube-scheduler's bounds, bytes: what an image is worth at least, and a container's at most."""
+"""kube-scheduler's bounds, bytes: the size below which an image counts nothing, and the size per
+container at which the score is highest."""
 
 _Numbers = npt.NDArray[np.int32]
 
 
 class ImagesOnNodes:
-    """The images of nodes. An image's size, bytes, is what the first node with it said."""
+    """The images of nodes. An image's size, bytes, is the one reported by the first node that has
+    it."""
 
     def __init__(self) -> None:
         self._number: dict[str, int] = {}
         self._images: list[tuple[str, int]] = []  # name and size by number
-        self._held: list[int] = []  # by how many nodes
+        self._held: list[int] = []  # number of nodes by image
         self._free: list[int] = []
         self._of_node: dict[str, _Numbers] = {}
         self._flat: tuple[_Numbers, Ints] | None = None  # all nodes' images, and their rows
@@ -51,9 +54,9 @@ class ImagesOnNodes:
         return any(name in self._number for name in names)
 
     def points(self, table: LedgerTable, names: Sequence[str], containers: int, rows: Ints) -> Ints:
-        """Return 0 to 100 for each of these rows: how much of these images it has, each counted
-        once per use. An image counts less the fewer nodes have it, so that its pods do not crowd
-        there.
+        """Return 0 to 100 for each of these rows: how many bytes of these images it has, each
+        counted once per use. An image counts less the fewer nodes have it, so that its pods do not
+        crowd there.
         """
         found = np.zeros(len(rows), dtype=np.int64)
         for name in names:
@@ -65,7 +68,7 @@ class ImagesOnNodes:
         return (found.clip(_LEAST, most) - _LEAST) * 100 // (most - _LEAST)
 
     def _column(self, table: LedgerTable, name: str) -> Bools:
-        """Return the nodes that have it, [N]."""
+        """Return a mask of the nodes that have the image, [N]."""
         if self._row_of is not table.row_of:
             self._row_of, self._flat = table.row_of, None
             self._asked.clear()

@@ -1,5 +1,5 @@
 """Counts how many pods would have to leave a node before a pod may run there by its rules about
-other pods: for all nodes at once, before anybody's end is tried.
+other pods: for all nodes at once, before any eviction is tried.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ ANY_NUMBER = 1 << 40
 
 
 class PodsToLeave(NamedTuple):
-    """One rule, by node, [N]: at least `least` of the pods that it `counts` (by UID) have to
-    leave the node's domain, and at most `most` may. `there` are the pods whose leaving the rule
-    notices."""
+    """One rule's demand on each node, [N]: at least `least` of the pods that it `counts` (by UID)
+    have to leave the node's domain, and at most `most` may. `there` are the pods in the domain that
+    the rule counts."""
 
     counts: Callable[[str], bool]
     least: Ints
@@ -41,9 +41,10 @@ def pods_to_leave(
     *,
     by_domain: bool,
 ) -> list[PodsToLeave]:
-    """Count for each rule of a pod with these constraints, and each term of others that keeps it
-    `off`. `by_domain`: pods of several nodes may leave at once, as gangs do. Rules that ask for
-    nothing are left out, and affinity to pods like itself: the first of these may run anywhere."""
+    """Return the demand of each rule of a pod with these constraints, and of other pods' terms that
+    keep it `off`. `by_domain`: pods of several nodes may leave at once, as for gangs. Rules that
+    are satisfied are left out, and so is affinity to pods like the pod itself, as the first of
+    these may run anywhere."""
     found, rules = list[PodsToLeave](), constraints.pods
     for term in rules.anti_affinity if rules else ():
         key = CountKey((term.pods,))
@@ -90,7 +91,7 @@ def _all_of(
 def _one_stays(
     existing: ExistingPods, table: LedgerTable, rules: InterPodRules
 ) -> list[PodsToLeave]:
-    """Require one of the pods that satisfy required affinity to stay in the domain."""
+    """Demand that all pods of the domain leave."""
     key, nobody = affinity_key(rules), np.zeros(table.count, dtype=np.int64)
     count, found = existing.count(key), list[PodsToLeave]()
     for term in rules.affinity:
@@ -104,7 +105,7 @@ def _one_stays(
 def _skewed(
     existing: ExistingPods, table: LedgerTable, rule: SpreadRule, within: Bools | None
 ) -> PodsToLeave:
-    """Require the pods beyond what the domain with the fewest allows to leave; nodes in no domain
+    """Demand that the pods beyond what the domain with the fewest allows leave; nodes in no domain
     are excluded."""
     count, domains = pods_of(existing, rule), table.labels.domains(rule.topology_key)
     spread = CountedSpread(rule, table, count)

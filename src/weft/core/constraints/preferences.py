@@ -40,8 +40,8 @@ class PreferencePart(NamedTuple):
 
     @property
     def tells_apart(self) -> bool:
-        """Return Return True if the rows have different points."""
-        points = self.points  # not min() and max(), which take several times as long for few
+        """Return True if the rows have different points."""
+        points = self.points  # for few rows, min() and max() take several times as long
         return bool(points[points.argmin()] < points[points.argmax()])
 
 
@@ -54,8 +54,8 @@ class PartPoints(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
-    """The reason why preferences chose a node: its `parts` that are not the same everywhere, among
-    the `nodes` that policies rate within `percent` % of their range of the best."""
+    """The reason why preferences chose a node: the `parts` that differ among the `nodes` which
+    policies score within `percent` % of their range from the best."""
 
     nodes: int
     percent: int
@@ -63,9 +63,9 @@ class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredAmong(NamedTuple):
-    """Among which of the `rows`, in order, a pod's preferences decided: those `near` the best, by
-    position, None for all. Policies rate these within `percent` % of their range of the best, and
-    the `parts` tell them apart."""
+    """The rows among which a pod's preferences decided: those `near` the best of the `rows`, by
+    position (None: all). Policies score these within `percent` % of their range from the best, and
+    the `parts` distinguish them."""
 
     rows: Ints
     near: Ints | None
@@ -73,7 +73,7 @@ class PreferredAmong(NamedTuple):
     parts: list[PreferencePart]
 
     def place(self, row: int) -> PreferredPlace:
-        """Return the reason why this row, one of `rows`, was chosen."""
+        """Return the reason why this one of the `rows` was chosen."""
         at, near = int(self.rows.searchsorted(row)), self.near
         if near is not None:
             at = int(near.searchsorted(at))
@@ -85,8 +85,8 @@ class PreferredAmong(NamedTuple):
 
 
 class PodWishes:
-    """One pod's preferences now, with other pods' preferences about it. `rules` is their number, a
-    measure of the work."""
+    """Evaluates one pod's preferences, with other pods' preferences about it. `rules` is their
+    number, a measure of the work."""
 
     __slots__ = ("_asked", "_constraints", "_drawing", "_existing", "_images", "_table", "rules")
 
@@ -112,8 +112,8 @@ class PodWishes:
         self, rows: Ints, at: Ints | None = None, left: DomainsLeft | None = None
     ) -> list[PreferencePart]:
         """Return the points of each part for these rows, which are all that fit, in the domains
-        `left`; or for some of them, at these positions. A part that does not tell these apart may
-        be left out."""
+        `left`; or only for the rows `at` these positions. A part that gives all of them equal
+        points may be left out."""
         table, asked = self._table, self._asked
         found: list[PreferencePart] = []
 
@@ -145,8 +145,8 @@ class PodWishes:
     def _by_pods(
         self, rows: Ints, at: Ints | None, left: DomainsLeft | None
     ) -> PreferencePart | None:
-        """Sums of the weights of terms: of the pod's for each pod that they select, and of other
-        pods' that select this one. For those of the rows that are `at` these positions; None if
+        """Score by sums of weights: of the pod's terms for each pod that they select, and of other
+        pods' terms that select this pod. Returns points for the rows `at` these positions; None if
         all rows are equal."""
         by_key: dict[str, Ints] = {}
         own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]
@@ -156,7 +156,7 @@ class PodWishes:
             by_domain = by_domain if wish.weight == 1 else by_domain * wish.weight
             by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
         labels = self._table.labels
-        if len(by_key) == 1:  # by domain: there are fewer of them
+        if len(by_key) == 1:  # by domain, of which there are fewer
             (key, sums), *_ = by_key.items()
             domains = labels.domains(key)
             if left is not None and left.domains is domains and left.all_with(rows):
@@ -173,7 +173,7 @@ class PodWishes:
         least, most = int(every[every.argmin()]), int(every[every.argmax()])
         if least == most:
             return None
-        # By floats, as kube-scheduler does: they are cut off, not rounded.
+        # In floats, and cut off instead of rounded, as kube-scheduler does.
         points = (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
         points *= WEIGHTS["pod-affinity"]
         which = which if domains is None else domains.of_node.take(which)
@@ -210,11 +210,11 @@ class PodWishes:
         """Return how many pods of the rule each row's domain has, and how many domains the rows are
         in."""
         table, count = self._table, pods_of(self._existing, rule)
-        if rule.topology_key == HOSTNAME:  # each node is one, whatever its label says
+        if rule.topology_key == HOSTNAME:  # each node is a domain, whatever its label
             alone = np.zeros(len(rows), np.int64) if count is None else count.on(table).take(rows)
             return alone, len(rows)
         of_node = column.of_node
-        # To kube-scheduler no label and "" are one, where nodes without the label count.
+        # Where nodes without the label count, kube-scheduler treats "" as no label.
         empty = column.numbers.get("", 0) if self._asked.by_default else 0
         if empty:
             of_node = np.where(of_node == empty, 0, of_node)

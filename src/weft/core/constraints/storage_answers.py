@@ -25,8 +25,8 @@ from weft.model.storage import Attached, mounted_by
 
 
 class Served(NamedTuple):
-    """Nodes where a claim can be served, [N] each: by a free volume, by provisioning one (ignoring
-    capacity), and where enough capacity is left to provision it."""
+    """Masks of nodes where a claim can be served, [N] each: by a free volume; by provisioning one,
+    if capacity is ignored; and by provisioning one with enough capacity left."""
 
     by_volume: Bools
     by_making: Bools
@@ -36,7 +36,7 @@ class Served(NamedTuple):
 def storage_answers(
     volumes: ServingVolumes, table: LedgerTable, rules: StorageRules, pod: PodRequest
 ) -> list[PodAnswer]:
-    """Return the answers about everything that the pod mounts by these rules."""
+    """Return the answers about everything that the pod's `rules` say it mounts."""
     if rules.waits_for:
         return [_all(table, Code.CLAIM_WAITS, rules.waits_for)]
     found = [
@@ -81,8 +81,8 @@ def served_of(
     volumes: ServingVolumes, table: LedgerTable, claims: Sequence[UnboundClaim]
 ) -> list[Served]:
     """Return where each of a pod's claims can be served, in their order. The smaller claim is
-    served first, by the smallest volume that the node can reach. A volume serves one claim, and may
-    serve a different one on another node. Claims that share no candidate volume are handled
+    served first, by the smallest volume that the node can reach. A volume serves one claim, but may
+    serve different claims on different nodes. Claims without a common candidate volume are handled
     separately.
     """
     asked = {index: _asked(volumes, claims[index]) for index in range(len(claims))}
@@ -114,8 +114,8 @@ def _given(
     candidates: Sequence[FreeVolume],
     before: Sequence[tuple[FreeVolume, Bools]],
 ) -> list[tuple[FreeVolume, Bools]]:
-    """Return the nodes on which each volume serves the claim, except volumes given to claims
-    `before` it."""
+    """Return for each volume the nodes on which it serves the claim, except where it was given to
+    an earlier claim (`before`)."""
     left, found = np.ones(table.count, dtype=np.bool_), []
     for volume in candidates:
         rows = left & _any(table, [volume.terms])
@@ -133,8 +133,8 @@ def _given(
 def _making(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim
 ) -> tuple[Bools, Bools]:
-    """Return the nodes where a volume may be provisioned for the claim, and those with enough
-    capacity left."""
+    """Return a mask of the nodes where a volume may be provisioned for the claim, and one of those
+    with enough capacity left."""
     nothing, everything = np.zeros(table.count, np.bool_), np.ones(table.count, np.bool_)
     how = volumes.classes.get(claim.storage_class)
     if how is None or not how.provisioner:
@@ -162,10 +162,10 @@ def _of_topologies(table: LedgerTable, capacities: Sequence[StorageCapacity]) ->
 
 
 def _any(table: LedgerTable, terms: Iterable[Term | Sequence[Term] | None]) -> Bools:
-    """Return the nodes that one of these terms matches; None matches all.
+    """Return a mask of the nodes that one of these terms matches; None matches all nodes.
 
-    Thousands of volumes are each of one node or zone: terms that ask one label for values are asked
-    together.
+    With thousands of volumes, each of one node or zone, terms that require values of a single label
+    are evaluated together.
     """
     values: dict[str, dict[str, None]] = {}
     rest: dict[Term, None] = {}
@@ -276,8 +276,8 @@ def exact_size(size_bytes: int) -> str:
 def _limits(
     volumes: ServingVolumes, table: LedgerTable, new: Sequence[Attached]
 ) -> list[PodAnswer]:
-    """Answer by attach limits: a node's CSINode says how many volumes of a driver it can have; a
-    volume that a pod there uses already is not new."""
+    """Answer by attach limits: a node's CSINode states how many volumes of a driver it can have; a
+    volume that a pod on the node already uses does not count again."""
     found = []
     for driver in dict.fromkeys(driver for driver, _ in new):
         limits = volumes.attached.limits(table, driver)

@@ -1,5 +1,5 @@
-"""Tracks volumes that are free or can be provisioned, and those attached to nodes: they serve pods'
-claims.
+"""Tracks volumes that are free or can be provisioned to serve pods' claims, and volumes attached to
+nodes.
 
 What may change here: what the host reports of volumes, classes, capacities and nodes (`take`), what
 pods on nodes mount (`put`, `remove`), and which free volume, or node, a decision chose for a claim
@@ -29,15 +29,15 @@ from weft.model import (
 )
 
 Moved = tuple[str, str]
-"""Something that pods wait for: ("class" | "driver" | "disk" | "claim", its name)."""
+"""A change that pods wait for: a kind ("class", "driver", "disk" or "claim") and a name."""
 Picks = tuple[str, str, tuple[ChosenVolume, ...]]
-"""The namespace and node of a decided pod, and how its claims are served."""
+"""The namespace and node of a placed pod, and how its claims are served."""
 
 
 class ServingVolumes:
     """The volumes, classes and capacities that can serve claims. `moved` collects what became
-    available since the last look; `mounts` is what pods mount and where, `picks` what decisions
-    chose, by the pod's UID."""
+    available since the last `take_moved`; `mounts` is what pods mount and on which node, `picks`
+    what decisions chose, by the pod's UID."""
 
     def __init__(self) -> None:
         self.free: dict[str, FreeVolume] = {}
@@ -51,10 +51,10 @@ class ServingVolumes:
         self._disks: dict[tuple[str, str], dict[str, tuple[str, LoneDisk]]] = {}
         self._lone: dict[str, dict[str, None]] = {}
         self.picks: dict[str, Picks] = {}
-        self._taken: dict[str, str] = {}  # volumes, and the claims that were given them
-        self._served: dict[str, list[tuple[str, str]]] = {}  # claims: volume and node, by each pod
+        self._taken: dict[str, str] = {}  # claims by the volume given to them
+        self._served: dict[str, list[tuple[str, str]]] = {}  # volume and node by claim and pod
 
-    # --- what there is ---
+    # --- objects of the API ---
 
     def take(
         self,
@@ -83,7 +83,7 @@ class ServingVolumes:
     def forget(
         self, volumes: Iterable[str], classes: Iterable[str], capacities: Iterable[str]
     ) -> None:
-        """Drop these: they are no longer free, or no longer exist."""
+        """Drop objects of these names: they are no longer free, or no longer exist."""
         for name in volumes:
             self._forget_volume(name)
         for name in classes:
@@ -100,7 +100,7 @@ class ServingVolumes:
             _drop(self._capacities_of, known.storage_class, name)
 
     def candidates(self, claim: UnboundClaim) -> list[FreeVolume]:
-        """Return the free volumes that could serve the claim somewhere, the smallest first."""
+        """Return the free volumes that could serve the claim on some node, the smallest first."""
         reserved = self.free.get(claim.reserved)
         if reserved is not None and reserved.could_serve(claim):
             return [reserved]
@@ -113,7 +113,7 @@ class ServingVolumes:
         return found
 
     def of_class(self, name: str) -> list[FreeVolume]:
-        """Return the free volumes of a class that no claim was given."""
+        """Return the free volumes of a class, except those given to claims."""
         known = self._of_class.get(name, {}).values()
         return [each for each in known if not each.reserved and each.name not in self._taken]
 
@@ -122,16 +122,16 @@ class ServingVolumes:
         return list(self._capacities_of.get(name, {}).values())
 
     def sizes_below(self, claim: UnboundClaim) -> list[int]:
-        """Return the smaller sizes, in order, at which another volume of the claim's class would
-        fit, or one could be provisioned in more places."""
+        """Return the smaller sizes, in ascending order, at which another volume of the claim's
+        class would fit, or one could be provisioned on more nodes."""
         of_class = claim.storage_class
         sizes = {each.size_bytes for each in self.of_class(of_class)}
         sizes.update(each.size_bytes for each in self.capacities_of(of_class))
         return sorted(size for size in sizes if 0 < size < claim.size_bytes)
 
     def other_classes(self, claim: UnboundClaim) -> list[UnboundClaim]:
-        """Return the claim as it would be with each other class, except classes of in-tree plugins,
-        whose driver is unknown here."""
+        """Return the claim as it would be with each other class; classes of in-tree plugins, whose
+        driver is unknown here, are left out."""
         return [
             replace(claim, storage_class=name, driver=how.provisioner)
             for name, how in sorted(self.classes.items())
@@ -150,7 +150,7 @@ class ServingVolumes:
             self._lone.setdefault(claim, {})[uid] = None
 
     def remove(self, uid: str) -> None:
-        """Record that the pod mounts nothing any more."""
+        """Record that the pod does not mount anything any more."""
         known = self.mounts.pop(uid, None)
         if known is None:
             return
@@ -267,7 +267,7 @@ class ServingVolumes:
 
 
 def wanted_by(rules: StorageRules) -> frozenset[Moved]:
-    """Return what has to become available before a pod with these rules may fit."""
+    """Return the changes of which one must happen before a pod with these rules may fit."""
     mounts = rules.mounts
     asked: set[Moved] = {("class", claim.storage_class) for claim in rules.claims}
     asked.update(("driver", claim.driver) for claim in rules.claims)

@@ -1,7 +1,7 @@
 """A pure state machine: `handle(event, now) -> commands`. No clock, no I/O, no randomness.
 
-In: the queue and its back-off, the scheduling cycle, decision records, explanations.
-Out: the world (hosts drive the engine and carry out its commands), and any strategy.
+In: the queue and its back-off, the scheduling cycle, decision records, explanations. Out: the
+outside world (hosts drive the engine and carry out its commands), and policies.
 """
 
 from weft.core.engine.decision_faults import Faulted, TaskFaulted

@@ -1,9 +1,10 @@
-"""The fit and the score of every node for a shape: kept per shape, updated where nodes changed.
+"""Computes fit and score of every node for a shape, keeps them per shape, and updates changed
+nodes.
 
-Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
-true at. A later question looks only at nodes changed since; if more than a quarter changed, at all
-nodes. When nodes come or go, the other nodes keep their answers. The least recently used shapes are
-forgotten.
+Each (profile, shape) keeps its answers as columns over all nodes, with the ledger version for which
+they hold. A later question only evaluates nodes that changed since then, or all nodes if more than
+a quarter changed. When nodes are added or removed, the answers for other nodes are kept. Answers
+for the least recently used shapes are dropped.
 """
 
 from collections import OrderedDict
@@ -44,34 +45,37 @@ from weft.model import Code, Constraints, Shape
 CODES = len(Code)
 
 LOOKS_AT_LEAST, LOOKS_NEW, LOOKS_SEARCHED = 300, 300, 20
-"""A decision's cost in looks at one node: at least; more for a shape of which nothing is kept; each
-node for several GPU requests."""
+"""Work of a decision, counted in looks at one node: the minimum; the extra for a shape without
+cached answers; and looks for each node if a pod has several GPU requests."""
 LOOKS_REQUEST, LOOKS_STEP, LOOKS_RULE = 160, 1_000, 10
-"""Beside: each GPU request of a new shape, each GPU of one with several requests that is looked
-for, each rule on labels."""
+"""Further looks: for each GPU request of a new shape, for each GPU to find for a shape with several
+GPU requests, and for each rule on labels."""
 LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 300
-"""A change of nodes: each node that there is. An event that wakes: each group of pods alike. Work
-ahead: each shape, at least."""
+"""Looks for each node when nodes are added or removed, for each group of like pods that an event
+wakes, and (at least) for each shape that is scored ahead."""
 LOOKS_BESIDE = 4
-"""A rule about other pods: one look for so many nodes."""
+"""A rule about other pods costs one look for this many nodes."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
-"""Where who else waits is asked: each pod in the queue, and a matching of pods and GPUs."""
+"""Looks for policies that match waiting pods with GPUs: for each pod in the queue, and for one
+matching."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
-"""Shapes whose answers are kept, and nodes in them together: some 60 MiB."""
+"""The most shapes whose answers are cached, and the most nodes of all of them together: about 60
+MiB."""
 MOST_LATE = 64
-"""Changed nodes whose scores may wait until a pod asks that may run there."""
+"""The most changed nodes whose scores are not updated until a pod comes that may run there."""
 ASKED_LATELY = 3
-"""Price lists within which a shape was asked about that is scored by the next one beforehand."""
+"""After new prices, shapes are scored ahead if a pod asked within this many price lists."""
 TURN_LOOKS = 15_000
-"""Looks for which one event may keep others waiting: some 10 ms, whatever the cluster's size."""
+"""Looks after which one event pauses so that others get a turn: about 10 ms, whatever the cluster's
+size."""
 TURN_NS = 100_000_000
-"""Events that come within this time of each other's share one turn's looks, until a `Tick`: a
-thousand pods in one breath are queued, and take turns with whoever comes after them."""
+"""Events within this time share one budget of looks, until a `Tick`: a thousand pods that come at
+once are queued, and take turns with pods that come later."""
 
 _UNCONSTRAINED = Constraints()
 _NO_ROWS: frozenset[int] = frozenset()
 _NEVER = np.int64(NEVER)
-"""As NumPy has it: choosing by mask converts a Python integer each time."""
+"""As a NumPy integer, since `np.where` would convert a Python integer at each call."""
 
 
 class Assessment:
@@ -79,16 +83,17 @@ class Assessment:
 
     `raw` holds each scoring policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
-    nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
-    was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
-    the snapshot that policies last saw, `prices` and `asked` are the price lists by which they
-    scored and by which a pod was last assessed. `connected` is the quality of the best connected
-    set of GPUs that is free on each node, `connectable` that of the empty node: None if it does not
-    matter. `kinds` are the layout's kinds of GPU. `beside` are the answers of the pod's rules about
-    other pods, valid for one moment (`among`). `late` are nodes whose scores are out of date, as no
-    pod that asked since could run there (`Assessor.assess`). `rows`, if set, are all nodes that
-    fit, in order, with `scores`. `wishes` are the pod's preferences now (`preferring`), None
-    without any; `preferred` is why they chose a node, where they decided.
+    nodes the search for several GPU requests ended at its bound, None if on none. `places` are the
+    rows last assessed for several GPU requests, and the GPUs found there. `observed` is the
+    snapshot that policies last saw, `prices` is the number of the price list by which they scored,
+    `asked` that of the current one when a pod last asked. `connected` is the quality of the best
+    connected set of GPUs that is free on each node, `connectable` that of the empty node: None if
+    it does not matter. `kinds` are the cluster's kinds of GPU. `beside` are the answers of the
+    pod's rules about other pods, valid for one moment (`among`). `late` are nodes whose scores are
+    out of date, because no pod that was assessed since could run there (`Assessor.assess`). `rows`,
+    if set, are all nodes that fit, in order, with `scores`. `wishes` are the pod's preferences now
+    (`preferring`), None without any; `preferred` is the reason if they decided which node was
+    chosen.
     """
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
@@ -124,14 +129,14 @@ class Assessment:
         )
 
     def query(self, table: LedgerTable, rows: Ints | None = None) -> Query:
-        """Return the query that policies answer about these nodes, or about all."""
+        """Return the query that policies answer about the nodes of these rows; None means all
+        nodes."""
         return Query(table, self.demand, rows, self.observed)
 
     def carry(self, ledger: Ledger) -> bool:
-        """Carry the answers over to the ledger's new layout; new and changed nodes are assessed at
-        the next update. Returns False and changes nothing if other nodes' answers could differ
-        there, or the answers are incomplete.
-        """
+        """Carry the answers over to the ledger's new layout of nodes; new and changed nodes are
+        assessed at the next update. Return False, and change nothing, if the answers for unchanged
+        nodes could differ there, or are incomplete."""
         table, then = ledger.table, ledger.rows_then(self.generation)
         if then is None or not len(self.codes) or self.inexact is not None:
             return False
@@ -171,41 +176,40 @@ class Assessment:
                 setattr(self, name, column.take(rows))
 
     def copied(self) -> "Assessment":
-        """Return a copy to be narrowed; columns are shared until they are replaced."""
+        """Return a copy to narrow; columns are shared until one of the two replaces them."""
         twin = object.__new__(Assessment)
         twin.__dict__.update(self.__dict__)
         return twin
 
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
-        """Return the same without the nodes that a pod's rules about other pods refuse now. Pods
-        move with every decision, so these rules are evaluated each time. `shape` is the pod's, with
-        other pods' rules about it.
-        """
+        """Return these answers without the nodes that a pod's rules about other pods refuse now.
+        Pods move with every decision, so these rules are evaluated each time. `shape` is the pod's,
+        with other pods' rules about it."""
         return NarrowedAssessment(self, shape, beside)
 
     def preferring(self, wishes: PodWishes) -> "Assessment":
-        """Return the same for a pod with these preferences, which decide among nodes of like
-        scores."""
+        """Return these answers for a pod with these preferences, which decide among nodes of
+        similar scores."""
         twin = self.copied()
         twin.wishes = wishes
         return twin
 
     def filled(self) -> "Assessment":
-        """Return the same with columns of all nodes."""
+        """Return these answers with complete columns of all nodes."""
         return self
 
     @property
     def never(self) -> Never:
-        """Return the nodes that could not take the shape whichever pods leave."""
+        """Return the nodes that could not take the shape even if all pods left them."""
         if not self.any_declared:
             return NOWHERE
         return Never(self.generation, np.packbits(self.declared != 0).tobytes())
 
 
 class NarrowedAssessment(Assessment):
-    """Answers narrowed by rules about other pods. If few nodes are left, only these are looked at;
-    `codes` and `total` of all nodes are computed on demand, which must happen before anything
-    changes (`filled`)."""
+    """Answers narrowed by rules about other pods. If few nodes are left, only these are evaluated;
+    `codes` and `total` of all nodes are computed on demand (`filled`), which must happen before the
+    ledger changes."""
 
     def __init__(self, known: Assessment, shape: Shape, beside: Sequence[PodAnswer]) -> None:
         """Narrow `known`, the assessment without the rules about other pods, by the answers
@@ -233,7 +237,8 @@ class NarrowedAssessment(Assessment):
         raise AttributeError(name)
 
     def filled(self) -> Assessment:
-        """Return the same with columns of all nodes, which stay whatever changes."""
+        """Return these answers with complete columns of all nodes, which stay valid after
+        changes."""
         known, rows = self._known, self.rows
         if rows is not None and "codes" not in self.__dict__:
             if known.version != self.version:
@@ -246,25 +251,24 @@ class NarrowedAssessment(Assessment):
         return self
 
     def copied(self) -> Assessment:
-        """Return the same answers, to be narrowed."""
+        """Return these answers, to narrow further."""
         self.filled()
         twin = super().copied()
         twin.rows = twin.left = None
         return twin
 
     def preferring(self, wishes: PodWishes) -> Assessment:
-        """Set these preferences on this object, which is valid for one moment anyway."""
+        """Set these preferences on this object itself, which is valid for one moment only."""
         self.wishes = wishes
         return self
 
 
 class Assessor:
-    """Keeps each `Assessment` current with the ledger. One per engine. `forgotten` counts how often
-    policies' own state changed. `dear` are answers scored by earlier prices, for `work_ahead` to
-    score again. `observed` is the snapshot for policies, replaced as a whole between decisions.
-    `looked` is the work so far, counted in nodes looked at for a plain shape: unlike a clock, it is
-    the same for the same events.
-    """
+    """Keeps each `Assessment` up to date with the ledger; one per engine. `forgotten` counts how
+    often a policy's own state changed. `dear` are answers scored by earlier prices, for
+    `work_ahead` to score again. `observed` is the snapshot for policies, replaced as a whole
+    between decisions. `looked` is the work so far, counted in looks at a node: unlike a clock, it
+    is the same for the same events."""
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
         """Keep at least `keep` shapes, and more where they take little memory."""
@@ -279,18 +283,19 @@ class Assessor:
         self._without_rules: dict[Shape, Shape] = {}
 
     def forget(self) -> None:
-        """Drop every answer (a policy's own state changed)."""
+        """Drop all answers, as a policy's own state changed."""
         self._known.clear()
         self.dear.clear()
         self._with_places = None
         self.forgotten += 1
 
     def reprice(self) -> None:
-        """Mark scores as out of date after policies changed their prices; what fits stays valid."""
+        """Mark scores as out of date after policies changed their prices; which nodes fit stays
+        valid."""
         self.dear = []
         for known in reversed(self._known.values()):
             if self._prices - known.asked >= ASKED_LATELY:
-                break  # the others were asked about before
+                break  # no pod asked about the remaining shapes lately
             if known.profile.has_prices:
                 self.dear.append(known)
         self.dear.reverse()
@@ -298,8 +303,8 @@ class Assessor:
         self.forgotten += 1
 
     def work_ahead(self, until: int) -> None:
-        """Score recently used shapes ahead of decisions, the latest first, until this much work is
-        done. This changes no answer, only when it is computed."""
+        """Score recently used shapes ahead of decisions, the latest first, until `looked` reaches
+        `until`. This changes no answer, only when it is computed."""
         while self.dear and self.looked < until:
             stale = self.dear.pop()
             self.looked += LOOKS_AHEAD
@@ -324,22 +329,22 @@ class Assessor:
         return known
 
     def without_rules(self, shape: Shape) -> Shape:
-        """Return the shape without its rules about other pods: answers about room are kept by this
-        key."""
+        """Return the shape without its rules about other pods and volumes: answers about capacity
+        are cached by this key."""
         known = self._without_rules.get(shape)
         if known is None:
             if len(self._without_rules) >= KEPT_AT_MOST:
                 self._without_rules.clear()
             constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
             bare = replace(shape, constraints=constraints)
-            # One object for all who ask as much: the same is found sooner than an equal one.
+            # One object for all equal shapes: finding the same object is faster than an equal one.
             known = self._without_rules.setdefault(bare, bare)
             self._without_rules[shape] = known
         return known
 
     def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
-        """Return the answers kept for `shape`; new ones if the layout changed (columns have one
-        entry per node and GPU of a layout)."""
+        """Return the answers kept for `shape`, carried over to the ledger's present layout of nodes
+        if that changed; else new ones."""
         key = (profile.name, shape)
         ledger = self._ledger
         known = self._known.get(key)
@@ -367,18 +372,18 @@ class Assessor:
         if known.version != version or known.late or self._is_dear(known):
             try:
                 self._mend(known, profile, beside)
-            except Exception:  # half of it may be written
+            except Exception:  # the columns may be updated only in part
                 self._known.pop((profile.name, known.shape), None)
                 raise
             known.version, known.prices = version, self._prices
 
     def _is_dear(self, known: Assessment) -> bool:
-        """Return True if it was scored by outdated prices."""
+        """Return True if the answers were scored by outdated prices."""
         return known.profile.has_prices and known.prices != self._prices
 
     def _stale(self, known: Assessment) -> Ints | None:
         """Return the rows whose answers may be out of date, None for all. After a price change
-        these are all rows that fit, as prices do not change what fits."""
+        these include all rows that fit, as only scores depend on prices."""
         table = self._ledger.table
         stale = table.changed_at > known.version
         if self._is_dear(known):
@@ -411,7 +416,7 @@ class Assessor:
                     _store_codes(known, rows, _codes(known, table, rows)[1])
                 return
             if known.late:
-                self.looked -= len(behind) - len(rows)  # they counted when they changed
+                self.looked -= len(behind) - len(rows)  # these were counted when they changed
                 rows = np.array(sorted(behind), dtype=np.int64)
                 known.late = _NO_ROWS
         query, codes = _codes(known, table, rows)
@@ -465,7 +470,7 @@ def _codes(known: Assessment, table: LedgerTable, rows: Ints | None) -> tuple[Qu
 
 
 def _rules(shape: Shape) -> int:
-    """Return the rules that all nodes were checked for; most pods have none."""
+    """Return the number of rules that all nodes were checked for; 0 for most pods."""
     return 0 if shape.constraints == _UNCONSTRAINED else shape.constraints.rules
 
 
@@ -516,7 +521,7 @@ def _many(
 
 
 def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
-    """Remember on which nodes the search ended at its bound."""
+    """Record on which nodes the search ended at its bound."""
     if known.inexact is None and inexact.any():
         known.inexact = np.zeros(len(known.codes), dtype=np.bool_)
     if known.inexact is not None:

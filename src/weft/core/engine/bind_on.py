@@ -1,7 +1,6 @@
-"""Binds a pod to the node that kube-scheduler chose. GPUs are chosen now, from the current ledger.
-A place kept there for a less important pod counts as free, as in the filter's answer
-(`questions.py`); that pod looks for another place.
-"""
+"""Binds a pod to the node that kube-scheduler chose; the engine chooses the GPUs. As in the
+filter's answer (`questions.py`), a place kept for a less important pod counts as free; that pod
+then looks for another place."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 def bind_on(
     engine: Engine, event: BindOn, profile: Profile, now_ns: int, out: list[Command]
 ) -> None:
-    """Reserve the pod's GPUs on that node and ask for its Binding, or refuse."""
+    """Reserve GPUs for the pod on the event's node and ask for its Binding, or refuse."""
     pod = event.pod
     holding = engine.ledger.holdings.get(pod.uid)
     if holding is not None:
@@ -63,7 +62,8 @@ def _reserve(
 def _takes_kept(
     engine: Engine, profile: Profile, event: BindOn, now_ns: int, out: list[Command]
 ) -> bool:
-    """Take places kept on the node for less important pods, if the pod fits there then."""
+    """Give up places kept on the node for less important pods, if the pod then fits; return True if
+    it does."""
     beaten = [each for each in preempting.beaten_by(engine, event.pod) if each.node == event.node]
     if not beaten:
         return False

@@ -1,13 +1,12 @@
-"""Decides where a pod goes: its node, and of that node's GPUs those that it gets, as shares;
-reserves that, and keeps the journal of all decisions.
+"""Decides where a pod goes: its node, and its shares of that node's GPUs; reserves them, and
+numbers all decisions.
 
     place    choose_place    the shares, and the record of the decision (`Journal`)
              hold            reserves them, and asks for the Binding
 
-The journal numbers the engine's decisions, and makes a record of each. State: the number of the
-last decision. To look at the state in which a decision was made, stop the engine right before it
-(`Journal.stop_before`). `PlacedPod` is a pod between its decision and its end, with what is needed
-to undo it.
+The `Journal` numbers the engine's decisions, and makes a record of each. To inspect the state in
+which a decision was made, stop the engine right before it (`Journal.stop_before`). `PlacedPod` is a
+pod from its decision to its end.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def place(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Place a pod of the queue on the node of this row, which fits."""
+    """Place a pod of the queue on the node of this row, where it fits."""
     hold(engine, choose_place(engine, waiting, known, row, now_ns), now_ns, out)
     engine.queue.done(waiting, now_ns)
     engine.queue.next_of_group(waiting, now_ns)
@@ -91,7 +90,7 @@ def place(
 def choose_place(
     engine: Engine, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
 ) -> ChosenPlace:
-    """Return the devices that the pod gets on node `row`, which fits."""
+    """Choose the GPUs that the pod gets on node `row`, where it fits."""
     pod, profile, shape, table = waiting.pod, waiting.profile, known.shape, engine.ledger.table
     charged = _charged(engine, pod) if engine.oom_history.known else None
     key = f"{engine.seed}/{pod.uid}/{waiting.tries}"
@@ -133,9 +132,9 @@ def hold(engine: Engine, chosen: ChosenPlace, now_ns: int, out: list[Command]) -
     if engine.forecasts.on:
         engine.forecasts.starts(placed, now_ns)
     out.append(Bind(pod, placement, placed.record, chosen_volumes))
-    if engine.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
+    if engine.bind_timeout_ns < FAR:  # without an answer, the place is free again by then
         out.append(Wake(now_ns + engine.bind_timeout_ns))
-    if engine.by_residents:  # a GPU with this pod on it may suit others
+    if engine.by_residents:  # other pods may prefer a GPU that has this pod
         engine.wake_for_freed(placement.node, now_ns)
     return placed
 
@@ -156,8 +155,8 @@ def _charged(engine: Engine, pod: PodRequest) -> OomCharge | None:
 def placement_on(
     table: LedgerTable, row: int, uid: str, shares: tuple[Share, ...], shape: Shape
 ) -> Placement:
-    """Return the pod's place: its shares, what it takes of the node beside them, and what it
-    runs."""
+    """Return the pod's placement: its shares, the CPU and memory that it takes of the node, and its
+    application."""
     return Placement(
         uid,
         table.nodes[row].name,
@@ -174,10 +173,10 @@ def placement_on(
 
 
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
-    """Return the row of the best node, −1 if none fits; `key` is for policies that draw.
+    """Return the row of the best node, −1 if none fits; `key` is for policies that draw at random.
 
-    Of nodes that score almost equally, the one that the pod prefers. Of those that score equally,
-    the one whose free GPUs are connected best, then the first.
+    Among nodes of almost equal score the one that the pod prefers wins; among equals, the one whose
+    free GPUs are connected best, then the first.
     """
     rows = known.rows
     scores = known.total if rows is None else known.scores
@@ -206,8 +205,9 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
 
 
 def _preferred(known: Assessment, wishes: PodWishes, percent: int, best: int) -> Ints | None:
-    """Return the best rows for the pod's preferences, of those within `percent` % of the range of
-    scores from the `best`; of equals those with the best score. None if it has none among them."""
+    """Return the rows that suit the pod's preferences best, of those within `percent` % of the
+    range of scores from the `best`; among equals, those with the best score. None if the
+    preferences do not distinguish the rows."""
     rows = known.rows
     if rows is None:
         rows = (known.total != NEVER).nonzero()[0]
@@ -237,7 +237,7 @@ def _preferred(known: Assessment, wishes: PodWishes, percent: int, best: int) ->
 def shares_on(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
-    """Shares for all GPU requests of the demand on node `row`, which is known to fit."""
+    """Return a share for each GPU request on node `row`, where the pod is known to fit."""
     demand = known.demand
     if demand.mode == "none":
         return ()
@@ -258,7 +258,7 @@ def shares_on(
 def predicted(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Slowdowns expected of the pod and its co-residents; () where it is alone."""
+    """Return the expected slowdowns of the pod and its co-residents; () if it has none."""
     if not profile.predicts or len(shares) != 1:
         return ()
     device = table.device_row(row, shares[0].gpu)
@@ -270,7 +270,7 @@ def predicted(
 def links(
     table: LedgerTable, row: int, known: Assessment, shares: tuple[Share, ...]
 ) -> ChosenLinks | UnsetType:
-    """How the pod's GPUs are connected; unset if unknown, or it has one."""
+    """Return how the pod's GPUs are connected; unset if unknown, or if it has only one."""
     if len(shares) < 2 or not connection.matters(known.shape, table):
         return UNSET
     return connection.links_chosen(table, row, [share.gpu for share in shares]) or UNSET
@@ -285,8 +285,8 @@ def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: 
 
 
 def _whole(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
-    """Return the best connected idle devices that are accepted; the first, where links say
-    nothing."""
+    """Return the best connected of the idle devices that are accepted; the first ones if links are
+    unknown."""
     idle, count = _idle(table, row, known, profile), known.demand.need.count
     if not connection.matters(known.shape, table):
         return idle[:count]
@@ -294,7 +294,7 @@ def _whole(table: LedgerTable, row: int, known: Assessment, profile: Profile) ->
 
 
 def _idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
-    """Return the idle devices that are accepted."""
+    """Return the idle devices that the policies' filters accept."""
     if known.demand.mode == "device" or profile.device_filters:
         fits: list[int] = _fitting(table, row, known, profile)[1].tolist()
         return fits
@@ -305,10 +305,9 @@ def _idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> 
 def _exchanged(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, positions: list[int]
 ) -> list[int]:
-    """Return the same devices, or others that no policy could tell from them and are connected
-    better.
+    """Return the same devices, or better connected ones that no policy could tell from them.
 
-    Where the policy chooses among equals itself, or goes by who else waits, that stays.
+    A policy's own choice among equals stays, and so does one that considers other waiting pods.
     """
     lead = profile.lead
     if not table.links or lead.ties == "last" or profile.matcher:
@@ -317,7 +316,7 @@ def _exchanged(
         if type(lead).choose_device is not Policy.choose_device:
             return positions
         if not table.state[table.start[row] + positions[0]].idle:
-            return positions  # it takes no card from those who come later
+            return positions  # a shared card: no idle one is used up
     signals = known.observed.signals if profile.observes else None
     return connection.exchanged(table, row, positions, known.demand, signals)
 
@@ -325,7 +324,7 @@ def _exchanged(
 def _fitting(
     table: LedgerTable, row: int, known: Assessment, profile: Profile
 ) -> tuple[Query, Ints]:
-    """Return the question about this node alone, and the positions of the devices that fit."""
+    """Return the query about this node alone, and the positions of the devices that fit."""
     query = known.query(table, np.array([row], dtype=np.int64))
     for policy in profile.device_filters:
         mask = ask.filter_devices(policy, query)
@@ -343,7 +342,8 @@ def _shared(table: LedgerTable, row: int, known: Assessment, profile: Profile, k
 
 
 def _tightest(table: LedgerTable, row: int, need: Need) -> int:
-    """`Policy.choose_device`'s default for a demand by one number, without arrays."""
+    """Return what `Policy.choose_device` returns by default, for a request of a single amount,
+    without arrays."""
     begin, end = table.start[row], table.start[row + 1]
     ask = int(need.ask_mib[table.kind_of[begin]])
     best, best_left = -1, -1
@@ -388,8 +388,8 @@ def _many(
 
 
 def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Assignment | None:
-    """Return the answer found on this node when it was assessed; None if it was not just then, or
-    where the policy's own choice among equals is still to be asked."""
+    """Return the assignment found when this node was last assessed; None if there is none, or if
+    the policy's own choice among equals still has to be made."""
     if known.places is None or type(profile.lead).choose_device is not Policy.choose_device:
         return None
     rows, answer = known.places
@@ -415,13 +415,13 @@ class DecisionAttempt(NamedTuple):
 
     @classmethod
     def of(cls, waiting: WaitingPod) -> DecisionAttempt:
-        """Return the attempt for a pod in the queue."""
+        """Return the attempt that a pod in the queue is about to make."""
         return cls(waiting.pod, waiting.profile.name, waiting.tries)
 
 
 class MeasuredAtPlacement(NamedTuple):
-    """The measurements of a pod's GPUs at its placement: all `columns` of each GPU by its index,
-    values and ages. `looked_ns` is the time of the snapshot."""
+    """The measurements of a pod's GPUs at its placement: values and ages of all `columns`, by GPU
+    index. `looked_ns` is the time of the snapshot."""
 
     looked_ns: int
     columns: tuple[str, ...]
@@ -438,11 +438,11 @@ class PlacedPod:
         self.record = record
         self.saw = _saw(record, signals) if "signals" in self.profile.reads else None
         self.queued = waiting.state != "asked"
-        self.own: WaitingPod | None = None  # what it was in our queue when kube-scheduler bound it
+        self.own: WaitingPod | None = None  # the pod in our queue when kube-scheduler bound it
 
 
 def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
-    """Return the measurements to put into the record; None if nothing is measured."""
+    """Return the measurements of the record's GPUs; None if nothing is measured."""
     if not view.version:
         return None
     by_gpu = {}
@@ -454,23 +454,24 @@ def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
 
 
 class Journal:
-    """One engine's journal. `keep_top` is how many best nodes each record lists."""
+    """Numbers and records one engine's decisions. `keep_top` is how many of the best nodes each
+    record lists."""
 
     def __init__(self, ledger: Ledger, keep_top: int, side_tasks: SideTasks) -> None:
         self._ledger, self._keep_top, self._side_tasks = ledger, keep_top, side_tasks
         self._seq = 0
-        self.stop: tuple[int, type[Exception]] | None = None  # before which decision, and how
+        self.stop: tuple[int, type[Exception]] | None = None  # the decision, the error
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`."""
         self.stop = (seq, error)
 
     def stops_by(self, error: Exception) -> bool:
-        """Return True if the error is the one that `begin` stops with."""
+        """Return True if the error is the one that `begin` raises."""
         return self.stop is not None and isinstance(error, self.stop[1])
 
     def begin(self) -> None:
-        """Begin a decision; stops here if `stop_before` asked for it."""
+        """Begin a decision; raises an error if `stop_before` asked for it."""
         if self.stop is not None and self.stop[0] == self._seq + 1:
             raise self.stop[1]
 
@@ -482,8 +483,8 @@ class Journal:
         charged: OomCharge | None,
         place: tuple[int, tuple[Share, ...]] | None = None,
     ) -> Record:
-        """Return the record of a decision: a place on the node of a row, with these shares, or
-        nowhere."""
+        """Return the record of a decision. `place` is the row of the node, and the shares there;
+        None if the pod fits nowhere."""
         pod, table = waiting.pod, self._ledger.table
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())
@@ -492,7 +493,7 @@ class Journal:
             rows, raw = known.rows, known.raw
             if rows is None or not raw:
                 score = known.total[row]
-            else:  # of several policies scores are weighed among the rows that are left
+            else:  # with several policies, only the remaining rows have scores
                 score = raw[0][row] if len(raw) == 1 else known.scores[rows.searchsorted(row)]
         return Record(
             *self._begun(pod, waiting.profile.name, waiting.tries, now_ns),
@@ -522,7 +523,8 @@ class Journal:
         self._seq = seq
 
     def numbered(self, tried: Record, gang: GangDecision) -> Record:
-        """Number a trial decision that became part of a gang's decision."""
+        """Return a trial decision's record as part of a gang's decision, with a number of its
+        own."""
         return msgspec.structs.replace(tried, seq=self._next(), gang=gang)
 
     def gathers(self, waiting: WaitingPod, gang: GangDecision, now_ns: int) -> Record:
@@ -536,7 +538,7 @@ class Journal:
     def asked_to_leave(
         self, holding: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
     ) -> Record:
-        """Record an eviction; `placed` where this engine placed the pod."""
+        """Record an eviction; `placed` is set if this engine placed the pod."""
         self.begin()
         placement = holding.placement
         pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
@@ -554,7 +556,7 @@ class Journal:
         return msgspec.structs.replace(record, eviction=why)
 
     def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:
-        """Record a decision that failed, or (None) an event that was skipped."""
+        """Record a decision that failed; if `tried` is None, an event that was skipped."""
         pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
         return Record(*self._begun(pod, profile, attempt, now_ns), FAULTED, fault=why)
 
@@ -569,5 +571,5 @@ class Journal:
 
     @property
     def _version(self) -> int:
-        """Return the ledger's version, without trials."""
+        """Return the ledger's version, not counting trials."""
         return self._ledger.version - self._ledger.tried

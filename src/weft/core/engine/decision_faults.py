@@ -1,10 +1,10 @@
-"""Contains faults: a decision that fails affects its pod, not the process. Whatever one pod
-provokes in a decision (a policy that raises, a number that no array holds) is undone, and the pod
-waits apart: it is tried again when the cluster or the pod changes, after a back-off that doubles
-each time. The same event breaks off alike in a replay, so it is on record.
+"""Contains faults: a decision that fails affects its pod, not the process. If a decision raises an
+error (in a policy, or from a number too large for an array), its changes are undone and the pod is
+parked: it is tried again when the cluster or the pod changes, after a back-off that doubles each
+time. A replay fails at the same event, so the fault is recorded.
 
 Work outside decisions (`SideTasks`: prices, scores ahead, learning, explanations) belongs to no
-pod: if it fails, its result is dropped and the decision goes on without it.
+pod: if it fails, its result is dropped and decisions go on without it.
 """
 
 import re
@@ -18,7 +18,7 @@ from weft.model import PodRequest
 from weft.model.errors import PolicyError
 
 FAULT_BACKOFF_FIRST_NS, FAULT_BACKOFF_MOST_NS = 1_000_000_000, 300_000_000_000
-"""A fault of ours mostly comes again: that costs one try in five minutes in the end."""
+"""A fault mostly happens again, so the pod is tried at most once in five minutes in the end."""
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -26,14 +26,13 @@ T = TypeVar("T")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _MOST_LETTERS = 300
 _MOST_UNTOLD = 100
-"""Faults kept for the next event: of questions that break off between two, one tells enough."""
+"""The most faults kept until the next event; one of many is enough to find the cause."""
 
 
 class Faulted(msgspec.Struct, frozen=True):
-    """A decision for `pod` failed, or handling an event about no pod did. `record.fault` says why.
-    The pod is parked, and all changes are undone. `error` is for hosts that do not continue. Frames
-    of its traceback have this in their commands: a cycle, which only garbage collection ends.
-    """
+    """A decision for `pod` failed, or (without `pod`) handling an event. `record.fault` says why.
+    The pod is parked, and all changes are undone. `error` is for hosts that stop at a fault. Frames
+    of its traceback refer to this object: a cycle, which only garbage collection frees."""
 
     record: Record
     error: Exception
@@ -49,8 +48,8 @@ class TaskFaulted(msgspec.Struct, frozen=True):
 
 
 class SideTasks:
-    """Runs an engine's work outside decisions. `faults` are those not yet returned by
-    `take_faults`; `count` is the number of failures."""
+    """Runs an engine's work outside decisions. `faults` are the failures that `take_faults` has not
+    returned yet; `count` is the number of all failures."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -65,7 +64,7 @@ class SideTasks:
             return instead
 
     def broke_off(self, task: str, error: Exception) -> None:
-        """Note a fault that a caller caught itself."""
+        """Record a failure that the caller caught itself."""
         self.count += 1
         if len(self.faults) < _MOST_UNTOLD:
             self.faults.append(TaskFaulted(task, error))
@@ -82,8 +81,8 @@ def fault_backoff_ns(faults: int) -> int:
 
 
 def unless_faulted(commands: list[C]) -> list[C]:
-    """Return the commands; or what broke a decision off is raised, where nothing depends on going
-    on."""
+    """Return the commands; but raise the error of a failed decision, for callers that do not
+    continue after one."""
     for command in commands:
         if isinstance(command, Faulted | TaskFaulted):
             raise command.error
@@ -91,7 +90,7 @@ def unless_faulted(commands: list[C]) -> list[C]:
 
 
 def in_words(error: BaseException, what: str = "deciding for this pod") -> str:
-    """Say why `what` failed, in the same words in every process."""
+    """Describe a failure of `what` in words that are the same in every process."""
     kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
     text = _ADDRESS.sub("0x…", f"{kind}{error}")
     return f"{what} failed: {text}"[:_MOST_LETTERS]

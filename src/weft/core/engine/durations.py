@@ -1,13 +1,11 @@
 """Learns how long pods run, and predicts how much longer one will: the median, the 90 % quantile,
-and one with the configured confidence. Sources, in this order: what the pod says, corrected by how
-long pods that said so really took; by earlier runs of its kind, the most specific kind with enough
-of them (Kaplan and Meier's estimate: runs that were cut short, or still go on, count as lasting
-that long at least; Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations",
-1958); by what it says alone, unless too many of its namespace ran for far longer than they said. A
-pod's time limit bounds all of these. For a pod that already runs, only runs count that lasted at
-least as long. If there are too few runs, the result is unknown, never a guess. This module knows no
-clock and no policy.
-"""
+and the quantile of the configured confidence. Sources, in this order: the duration that the pod
+states, corrected by how long earlier pods took compared with theirs; earlier runs of its kind, of
+the most specific kind with enough runs (Kaplan and Meier's estimate, where runs that were cut short
+or still go on count as lasting at least that long; "Nonparametric Estimation from Incomplete
+Observations", 1958); the stated duration alone, unless too many pods of its namespace ran far
+longer than stated. A pod's time limit bounds all of these. For a running pod, only runs count that
+lasted at least as long. With too few runs the result is unknown, never a guess."""
 
 import heapq
 from collections import Counter, OrderedDict, deque
@@ -25,28 +23,30 @@ Floats = npt.NDArray[np.float64]
 
 SECOND_NS = 1_000_000_000
 HALF_LIFE_NS = 7 * 86_400 * SECOND_NS
-"""After so long a run counts half of a new one: programs and their data change within weeks."""
+"""A run this old counts half as much as a new one: programs and their data change within weeks."""
 LEAST_RUNS = 5.0
-"""So many runs, by weight, say anything at all; of the last tenth only nine do. Of few runs later
-ones are taken than of many: of n runs the k-th is as late as k parts of n + 1 of those to come."""
+"""The least number of runs (effective, by weight) for any estimate; the 90 % quantile needs nine.
+Few runs are read cautiously: the k-th shortest of n estimates the quantile k / (n + 1)."""
 RUNS_KEPT, KINDS_KEPT = 256, 4_096
 MOST_NS = 10 * 365 * 86_400 * SECOND_NS
-"""Longer runs, and those of no time, are a clock's that jumped: they are not counted."""
+"""Longer runs, and those of no duration, come from a clock that jumped: they are not counted."""
 SAID_AT_MOST = 2
-"""Nine of ten take at most so many times what they say, where nobody has looked yet."""
+"""Nine of ten pods are taken to run at most this many times their stated duration, while no earlier
+runs are known."""
 HALF, MOST, SURE = 0.5, 0.9, 0.8
-"""`SURE` is the confidence where none is asked for."""
+"""Fractions: the median, nine of ten, and the default confidence."""
 AGAIN_NS, AGAIN_PART = 60 * SECOND_NS, 16
-"""Times are worked out anew after so long, or when so much of what they are known by is new: one
-part in so many."""
+"""Estimates are computed again after this time, or when this part (one in 16) of their runs is
+new."""
 _PERMILLE = 1_000
 _ROUNDING = 1e-12
 
 
 class TimeLeft(NamedTuple):
     """Remaining running time, ns: half of such pods end within `half_ns`, nine of ten within
-    `most_ns`, and the configured confidence within `sure_ns`; None where unknown. `by`: "said",
-    "learnt" or "bound", "" where nothing is known."""
+    `most_ns`, and the configured confidence within `sure_ns`; None where unknown. `by` is the
+    source: "said" (the pod's statement), "learnt" (earlier runs), "bound" (its time limit), or ""
+    if unknown."""
 
     half_ns: int | None = None
     most_ns: int | None = None
@@ -125,11 +125,13 @@ def effective_sizes(weights: Floats) -> Floats:
 
 
 Quantiles = tuple[int | None, int | None, int | None]
-"""How much is left at most in half of the cases, in nine of ten, and with confidence."""
+"""The time left, ns, at the median, the 90 % quantile, and the quantile of the confidence; None
+where unknown."""
 
 
 class RunsOfKind:
-    """The latest runs of one kind: the length of each, whether it ended by itself, and when."""
+    """The latest runs of one kind of pods: the length of each, whether it ended by itself, and
+    when."""
 
     def __init__(self) -> None:
         self.runs: deque[tuple[int, bool, int]] = deque(maxlen=RUNS_KEPT)
@@ -152,8 +154,8 @@ class RunsOfKind:
         sure: float = SURE,
     ) -> Quantiles | None:
         """Return the quantiles of the time left at this age, possibly cached for a short while;
-        None for too few runs. `running` is how many run now, `ages` their ages; `sure` is the
-        confidence of the last quantile."""
+        None for too few runs. `running` is how many pods of the kind run now, `ages` returns their
+        ages, ns; `sure` is the confidence of the last quantile."""
         curve = self._curve(now_ns, half_life_ns, running, ages)
         if age:
             return _quantiles(curve, age, sure)
@@ -177,7 +179,7 @@ class RunsOfKind:
 
 
 def _quantiles(curve: _Curve, age: int, sure: float) -> Quantiles | None:
-    """Return what is left at this age; None for too few runs."""
+    """Return the quantiles of the time left at this age; None for too few runs."""
     count = curve.runs_beyond(age)
     if count < LEAST_RUNS:
         return None
@@ -211,19 +213,19 @@ def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
 
 
 class RunHistory:
-    """Runs by kind, and the running pods. `coverage` counts forecasts of pods that started since
-    (`half`, `most`), and those that came true (`half-kept`, `most-kept`)."""
+    """Runs by kind, and the running pods. `coverage` counts forecasts for pods that have ended by
+    themselves since (`half`, `most`), and those that came true (`half-kept`, `most-kept`)."""
 
     def __init__(self, half_life_ns: int = HALF_LIFE_NS, sure: float = SURE) -> None:
         self._half_life_ns, self._sure = half_life_ns, sure
         self._ran: OrderedDict[str, RunsOfKind] = OrderedDict()
-        self._took: OrderedDict[str, RunsOfKind] = OrderedDict()  # thousandths of what was said
+        self._took: OrderedDict[str, RunsOfKind] = OrderedDict()  # thousandths of the stated one
         self._running: dict[str, _Running] = {}
         self._ends: dict[str, _ExpectedEnd] = {}
         self._of_kind: dict[str, dict[str, None]] = {}
-        self._saying: dict[str, dict[str, None]] = {}  # running pods that said it, by namespace
+        self._saying: dict[str, dict[str, None]] = {}  # running, by namespace
         self._late_at: list[tuple[int, str]] = []
-        self._late: dict[str, set[str]] = {}  # those of them that run for far longer
+        self._late: dict[str, set[str]] = {}  # those that run far longer than stated, by namespace
         self.coverage: Counter[str] = Counter()
 
     def begins(
@@ -248,7 +250,7 @@ class RunHistory:
         return uid in self._running
 
     def forget(self, uid: str) -> _Running | None:
-        """Forget a pod that never ran, as it lost its place."""
+        """Forget a running pod; return the run, None if unknown."""
         run = self._running.pop(uid, None)
         self._ends.pop(uid, None)
         if run is None:
@@ -264,7 +266,7 @@ class RunHistory:
         return run
 
     def ends(self, uid: str, now_ns: int, *, by_itself: bool) -> None:
-        """Note that the pod holds nothing any more: it ended `by_itself`, or was cut short."""
+        """Record the end of a pod's run: `by_itself`, or cut short."""
         run = self.forget(uid)
         if run is None:
             return
@@ -289,7 +291,8 @@ class RunHistory:
         return runs
 
     def told(self) -> dict[tuple[str, str], int]:
-        """Return the number of forecasts of pods that ended by themselves, by bound and outcome."""
+        """Return the number of forecasts for pods that ended by themselves, by bound ("50", "90")
+        and outcome ("kept", "exceeded")."""
         found = {}
         for name, bound in (("half", "50"), ("most", "90")):
             kept = self.coverage[f"{name}-kept"]
@@ -312,8 +315,9 @@ class RunHistory:
         return self.left(run.kinds, age_ns, now_ns, said_ns=said_ns, bound_ns=bound_ns, sure=sure)
 
     def all_end_at(self, uids: Sequence[str], now_ns: int) -> int | None:
-        """Return when all these pods have ended, with the configured confidence: that of each is
-        raised so that it holds for all, taking them as independent."""
+        """Return when all these pods have ended, with the configured confidence: each pod's
+        confidence is raised so that it holds for all, taking them as independent. None if unknown.
+        """
         sure = float(self._sure ** (1 / max(1, len(uids))))
         left = [self.of_running(uid, now_ns, sure).sure_ns for uid in uids]
         known = [sure_ns for sure_ns in left if sure_ns is not None]
@@ -321,7 +325,8 @@ class RunHistory:
 
     def ends_at(self, uid: str, now_ns: int) -> int | None:
         """Return the median end of a running pod, as expected at its start; computed again once it
-        runs a second longer. None if unknown, or if only a place is kept for it."""
+        has run a second longer than that. None if unknown, or if the UID is that of a kept place.
+        """
         found = self._ends.get(uid)
         if found is None or now_ns >= found.again_ns:
             found = _expected_end(self.of_running(uid, now_ns), now_ns)
@@ -339,8 +344,8 @@ class RunHistory:
         bound_ns: int = 0,
         sure: float = 0,
     ) -> TimeLeft:
-        """Return how much longer a pod of these kinds runs after `age_ns`; `bound_ns` is its time
-        limit, 0 for none."""
+        """Return how much longer a pod of these kinds runs after it has run for `age_ns`;
+        `bound_ns` is its time limit, 0 for none."""
         sure = sure or self._sure
         found = self._corrected(kinds, age_ns, now_ns, said_ns, sure) if said_ns else UNKNOWN
         if not found.by:
@@ -359,8 +364,8 @@ class RunHistory:
     def _corrected(
         self, kinds: Sequence[str], age_ns: int, now_ns: int, said_ns: int, sure: float
     ) -> TimeLeft:
-        """Estimate from the stated duration, scaled by how long pods of its namespace took compared
-        with theirs."""
+        """Estimate from the stated duration, scaled by how long earlier pods of the namespace took
+        compared with what they stated."""
         took = self._took.get(kinds[-1]) if kinds else None
         if took is None:
             return UNKNOWN

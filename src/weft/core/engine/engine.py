@@ -1,8 +1,8 @@
-"""The engine: events in, commands out, nothing else.
+"""The engine: events in, commands out.
 
 What may change here: the ledger, the queue, and which pods are bound or being bound. It must not
-know the time (passed in), the world (hosts), or how a policy thinks (it asks and compares).
-Every decision is a pure function of the events so far, the configuration and the seed.
+know the time (passed in), the outside world (hosts), or how policies compute scores (it asks and
+compares). Every decision is a pure function of the events so far, the configuration and the seed.
 
 A pod's life here
     PodAdded ──▶ queue ──cycle──▶ reserved ───────────▶ Bind command
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-import numpy.ma  # np.unique loads it at first: 40 ms that no event is to take
+import numpy.ma  # np.unique imports it at its first call: 40 ms that no event should take
 from msgspec import UNSET
 
 from weft.core.constraints import ExistingPods, ImagesOnNodes, PodAnswer, PodWishes, answers
@@ -93,12 +93,12 @@ class Engine:
 
     `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that draw,
     `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind` may go
-    unanswered before the place is free again, `limits` how far memory may be promised beyond what
-    there is. `turn_looks`: after this many looks at nodes the work of one event, or of several at
-    one moment, pauses; an immediate `Wake` asks for a `Tick`, which continues it, and until then
-    pods are only queued (0: never). `queues` are teams' shares of the cluster; `head_of_line` says
-    when places are kept for gangs that wait, `moves` when pods are moved for some. A `Wake` also
-    comes when prices are new, so that scores are computed between decisions.
+    unanswered before the place is free again, `limits` how far GPUs' memory may be overcommitted.
+    `turn_looks`: after this many looks at nodes the work of one event, or of several at one moment,
+    pauses; an immediate `Wake` asks for a `Tick`, which continues it, and until then pods are only
+    queued (0: never). `queues` are teams' shares of the cluster; `head_of_line` says when places
+    are kept for waiting gangs and pods, `moves` when pods are moved for them. A `Wake` also comes
+    when prices are new, so that scores are computed between decisions.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Engine:
         self.preemption = Preemption(self.ledger, self.existing, gang_of, moves, on=preempts)
         off = head_of_line is NOTHING_KEPT
         self.kept_places = NONE_KEPT if off else KeptPlaces(head_of_line, self.ledger)
-        self.fits_only = Assessor(self.ledger)  # answers without scores, on trial
+        self.fits_only = Assessor(self.ledger)  # answers without scores, for trials
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
@@ -155,12 +155,12 @@ class Engine:
         return self.assessor.observed.signals
 
     def observe(self, signals: SignalsView) -> None:
-        """Show policies these signals from now on."""
+        """Set the signals that policies see from now on."""
         self.assessor.observed = Observations(signals, self.residencies)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Handle one event at `now_ns` (any clock that does not go back), and return commands.
-        Raises only if the ledger's own accounts break.
+        """Handle one event at `now_ns` (of any monotonic clock), and return commands. Raises only
+        if the ledger is inconsistent.
         """
         out: list[Command] = []
         self._begin_turn(event, now_ns)
@@ -206,8 +206,8 @@ class Engine:
         return out
 
     def _take_in(self, event: Event, now_ns: int, out: list[Command]) -> None:
-        """Apply the event; of one with measurements that cannot be read the engine goes on without
-        them."""
+        """Apply the event. If it reports measurements, and handling it fails, the engine continues
+        without them."""
         try:
             self._apply(event, now_ns, out)
         except Exception as error:
@@ -222,8 +222,8 @@ class Engine:
             head_of_line.look(self, now_ns, out)
 
     def _begin_turn(self, event: Event, now_ns: int) -> None:
-        """Start the event's work budget, or continue with what earlier events of the same moment
-        left."""
+        """Start a work budget for the event, or continue with what earlier events of the same
+        moment left of theirs."""
         late = now_ns - self._turn_began_ns >= TURN_NS
         if late or isinstance(event, events.Tick) or not self.turn_looks:
             self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
@@ -270,7 +270,8 @@ class Engine:
         self._price(partial(self.price_lists.nodes_changed, now_ns))
 
     def _work_ahead(self) -> None:
-        """After new prices, score the shapes likely to be asked about, while no pod is due."""
+        """After new prices, score ahead the shapes about which pods are likely to ask, if the work
+        budget is not used up."""
         if not self._stopped and self.assessor.dear:
             self.side_tasks.run(
                 "scoring ahead", partial(self.assessor.work_ahead, self._until), None
@@ -294,7 +295,8 @@ class Engine:
     # --- one event each ----------------------------------------------------------------------
 
     def profile_of(self, pod: PodRequest) -> Profile:
-        """Return the profile of the pod's scheduler, else of its system's, else the first."""
+        """Return the profile of the pod's scheduler, else that of the system whose resources it
+        requests, else the first one."""
         names = (pod.scheduler_name, *pod.system_names)
         return next((self.profiles[name] for name in names if name in self.profiles), self._default)
 
@@ -311,7 +313,7 @@ class Engine:
         try:
             order = ask.queue_order(profile.lead, pod)
             self.queue.add(pod, profile, now_ns, order, first=first)
-        except Exception as error:  # its policy knows no place in the queue: until it changes
+        except Exception as error:  # the policy fails to order the pod: it waits until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
         if pod.gang:
             gang_search.tell_if_gathering(self, pod, now_ns, out)
@@ -335,7 +337,7 @@ class Engine:
         if self.preemption.on:
             nomination_events.gone(self, uid, holding, now_ns, out)
         if holding is None:
-            if team and self.teams.is_limited(team):  # a place may have been kept for it
+            if team and self.teams.is_limited(team):  # kept places count as held
                 self.queue.wake_for_team(team, now_ns)
             return
         learn = partial(self._learn, event, holding, placed, out)
@@ -346,7 +348,8 @@ class Engine:
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
     ) -> bool:
-        """Learn from a pod's end; True if others may now be expected to use less."""
+        """Learn from a pod's end; return True if pods like it are now expected to use less
+        memory."""
         uid = event.uid
         if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
@@ -357,7 +360,8 @@ class Engine:
         return False
 
     def _seen_bound(self, event: events.PodSeenBound, now_ns: int, out: list[Command]) -> None:
-        """Follow the API: a pod that was decided for another node is bound here."""
+        """Take over a pod that the API shows bound, also on a node other than the one decided
+        here."""
         placement = event.placement
         self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
@@ -368,7 +372,7 @@ class Engine:
         if self.preemption.on:
             nomination_events.seen_bound(self, event, now_ns, out)
         self.ledger.adopt(placement)
-        if self.kept_places.turns:  # it may be where another scheduler bound it
+        if self.kept_places.turns:  # another scheduler may have bound it on a kept place
             self.kept_places.keep_on(placement.node)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
@@ -385,8 +389,8 @@ class Engine:
             self.wake_for_freed(placement.node, now_ns)
 
     def _bind_failed(self, uid: str, now_ns: int) -> None:
-        """Free the place of a refused bind, and try again after a back-off. A pod seen bound keeps
-        its place: a request that timed out may have arrived."""
+        """Free the place of a pod whose Binding failed, and queue the pod after a back-off. A pod
+        that the API showed bound keeps its place: a request that timed out may have arrived."""
         held = self.ledger.holdings.get(uid)
         if held is not None and held.state == "reserved":
             self.ledger.release(uid)
@@ -421,8 +425,8 @@ class Engine:
         self.wake_for_freed(placed.record.node, now_ns, team)
 
     def wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
-        """Wake pods that capacity freed on this node could help, and those that the limit of this
-        team's queue may let in now."""
+        """Wake pods that the capacity freed on this node could help, and pods that the limit of
+        this team's queue may now let in."""
         if self.kept_places.turns:
             head_of_line.freed(self, node, now_ns)
         if (row := self.ledger.table.row_of.get(node)) is not None:
@@ -434,8 +438,9 @@ class Engine:
 
     @contextmanager
     def trial(self, gone: Sequence[str] = (), beside: Sequence[Nomination] = ()) -> Iterator[None]:
-        """Try something without these pods, holding what is free of the places kept for those
-        `beside`. All changes are undone at the end of the context."""
+        """Undo all changes at the end of the context, which begins with these pods (`gone`)
+        removed, and with holdings for what is free of the places kept for the nominations in
+        `beside`."""
         self.ledger.checkpoint()
         try:
             with self.existing.trial():
@@ -451,12 +456,12 @@ class Engine:
     # --- the cycle -----------------------------------------------------------------------------
 
     def _try(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-        """Run a cycle for the pod. If that breaks off, all that it did is undone."""
+        """Run a cycle for the pod. If it fails, its changes are undone and the pod is parked."""
         if self.journal.stop is not None:
             self.journal.begin()
         try:
             self._cycle(waiting, now_ns, out)
-        except Exception as error:  # it costs this pod its place, and nobody else's
+        except Exception as error:  # only this pod is affected
             self.undo(waiting.pod.uid, now_ns)
             self.preemption.keep_again(waiting.pod)
             self.queue.park_faulty(waiting, now_ns)
@@ -471,7 +476,7 @@ class Engine:
         self._leaves(uid)
 
     def _leaves(self, uid: str) -> None:
-        """Note that the pod has no place any more."""
+        """Drop what is noted of the pod at its place."""
         self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
@@ -485,7 +490,8 @@ class Engine:
         out.append(Faulted(record, error, tried.pod))
 
     def _cycle(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-        """preFilter, filter and score (assess), choose, reserve, bind."""
+        """Run one scheduling cycle: assess all nodes (filter and score), choose one, reserve, ask
+        for the Binding."""
         pod, profile = waiting.pod, waiting.profile
         if pod.gang and (members := self.queue.gangs.of(pod.gang)) and members.head is waiting:
             if not (profile.preempts and self.queue.yields(waiting)):
@@ -514,7 +520,7 @@ class Engine:
     def parks(
         self, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
     ) -> None:
-        """Park a pod that fits nowhere, until something that could help happens."""
+        """Park a pod that fits nowhere, until an event that could help."""
         record = deciding.refused(self, waiting, known, now_ns)
         self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
         out.append(Unschedulable(waiting.pod, record))
@@ -536,21 +542,21 @@ class Engine:
             out.append(events.BindOnRefused(pod, event.node, Code.FAULT))
 
     def follow_first(self) -> None:
-        """Until the first pod comes, have prices follow the ledger."""
+        """Recompute prices with each change of the ledger, until the first pod comes."""
         if self.price_lists.lists and not self.price_lists.has_begun:
             self._price(self.price_lists.follow)
 
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """Return the nodes' fit and score for the pod now, without side effects. `beside` are pods
+        """Return fit and score of the nodes for the pod now; reserves nothing. `beside` are pods
         that wait outside the queue; None ignores waiting pods."""
         return self._assess(profile, pod, beside).filled()
 
     def _assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """Return the same; valid only until something changes."""
+        """Return the same as `assess`; valid only until something changes."""
         self.follow_first()
         shape = self.shape_of(profile, pod)
         known = self.asked_of(self.assessor, profile, shape, pod)
@@ -566,13 +572,14 @@ class Engine:
     def makes_room_for(
         self, head: WaitingPod, members: GangMembers[WaitingPod], now_ns: int, out: list[Command]
     ) -> PreemptionPlan | None:
-        """End pods of lower priority for a gang that fits nowhere; None if that does not help."""
+        """Evict pods of lower priority for a gang that fits nowhere; return None if that would not
+        help."""
         preempts = head.profile.preempts
         return gang_preempting.makes_room(self, head, members, now_ns, out) if preempts else None
 
     def shape_of(self, profile: Profile, pod: PodRequest) -> Shape:
-        """Return the shape by which the pod is placed: its own request, adjusted by what was learnt
-        of pods like it and by policies."""
+        """Return the shape for placing the pod: its own request, adjusted by what was learnt from
+        pods like it and by policies."""
         shape = pod.shape
         if self.oom_history.known or self.peaks.known:
             shape = self.side_tasks.run(_LEARNING, partial(self._learnt_shape, profile, pod), shape)
@@ -581,7 +588,8 @@ class Engine:
     def asked_of(
         self, assessor: Assessor, profile: Profile, shape: Shape, pod: PodRequest
     ) -> Assessment:
-        """Return the assessor's answers about the shape, narrowed by pods' rules about others."""
+        """Return the assessor's answers about the shape, narrowed by the pod's and other pods'
+        rules about each other."""
         constraints, existing, table = shape.constraints, self.existing, self.ledger.table
         has_rules, found = constraints.pods or constraints.storage, list[PodAnswer]()
         bare = assessor.without_rules(shape) if has_rules else shape
@@ -608,21 +616,21 @@ class Engine:
         return known
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
-        """Return the pod's request, adjusted by what was learnt of pods like it."""
+        """Return the pod's shape, adjusted by what was learnt from pods like it."""
         shape = self.oom_history.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)
         return shape
 
 
-# --- what policies see, and rules decide by: inputs, signals, progress, OOM history ---------------
+# --- inputs of policies and rules: signals, progress, OOM history ---------------------------------
 
 
 def _signals_changed(
     engine: Engine, source: SignalsSnapshot, now_ns: int, out: list[Command]
 ) -> None:
     """Replace the signals that policies see; only nodes whose signals changed are assessed again.
-    Borrowers of memory that its holders need again are evicted.
+    Evict borrowers whose memory its holders need again.
     """
     if source.version <= engine.signals.version:
         return

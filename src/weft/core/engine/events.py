@@ -63,8 +63,8 @@ class ImagesSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Volumes that can serve claims, and those that are attached to nodes, as they are now. Those
-    that are not free, and classes and capacities that are not there any more, are named as gone."""
+    """Volumes that can serve claims, and volumes attached to nodes, in their present state. Volumes
+    that are no longer free, and deleted classes and capacities, are listed as gone."""
 
     volumes: tuple[FreeVolume, ...] = ()
     classes: tuple[StorageClass, ...] = ()
@@ -76,7 +76,8 @@ class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     @classmethod
     def of(cls, volumes: ServingVolumes) -> "VolumesChanged | None":
-        """Return everything this account knows, for another account; None if it knows nothing."""
+        """Return everything that `volumes` knows as one event, for another engine; None if it knows
+        nothing."""
         found = cls(
             tuple(volumes.free.values()),
             tuple(volumes.classes.values()),
@@ -98,16 +99,16 @@ class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The API shows a pod bound, by Weft before a restart or by anyone else.
+    """The API shows a pod bound, by Weft before a restart or by any other scheduler.
 
-    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 if it does not say: for the
-    order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 if it knows
-    no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
-    charged, for its marks are in doubt: no other pod is evicted for it. `gang` is the group that it
-    belongs to: it counts among those that have places. `queue` is its team's queue, unset where
-    queues do not count; `priority` is there for a pod that may be ended for one of a higher, and
-    `movable` for one that had rather be moved: it as its controller would make it anew. `workload`
-    and `deadline_s` are as in `PodRequest`, told where it matters how long pods run.
+    `bound_ns` is the time of the Binding by the API's clock, nanoseconds since 1970, 0 if unknown;
+    it orders bindings. `held_ns` is the time since then, 0 if unknown, so that the engine can
+    compute the start on its own clock. `unsure`: the pod's marks are in doubt and it may hold less
+    than is charged, so no other pod is evicted for it. `gang` is its group, of which it counts as
+    placed. `queue` is its team's queue, unset if queues are not counted. `priority` is set if the
+    pod may be preempted. `movable` is set if it may be moved instead: the pod as its controller
+    would create it again. `workload` and `deadline_s` are as in `PodRequest`, set if running times
+    are used.
     """
 
     placement: Placement
@@ -150,7 +151,7 @@ class PodBound(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class BindFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A `Bind` command was refused: the pod gives its place back and tries again later."""
+    """A `Bind` command failed: the pod loses its place, and is tried again after a back-off."""
 
     uid: str
     why: str = ""
@@ -175,7 +176,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """New input for the policy of this name (typical pods, a table), in that policy's form."""
+    """New input for the policy of this name (typical pods, a table), in the form that this policy
+    reads."""
 
     policy: str
     value: Any
@@ -205,9 +207,9 @@ class BudgetsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PodNominated(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A pod that waits has a node kept for it, as the API says (`nominatedNodeName`): Weft chose it
-    before a restart. `leaving` are the pods there, by UID, that were ended for it. Told before
-    `PodAdded`."""
+    """A pending pod whose `nominatedNodeName` is set: Weft kept a place for it there before a
+    restart. `leaving` are the UIDs of the pods that are being evicted for it. Comes before the
+    pod's `PodAdded`."""
 
     pod: PodRequest
     node: str
@@ -215,7 +217,7 @@ class PodNominated(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class OomHistoryLearnt(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """OOM history of other processes by workload, and how much kinds of pods used."""
+    """OOM history by workload, and peak memory of kinds of pods, as learnt by other processes."""
 
     oom_history: dict[str, OomRecord]
     peaks: tuple[PeakLearnt, ...] = ()
@@ -228,13 +230,12 @@ class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class LeadershipBegan(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """This process leads from now on; another may have led, and evicted, until just now."""
+    """This process leads from now on; the previous leader may have evicted pods until just now."""
 
 
 class BindingsRead(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Pods of a node hold more than it has: fresh bindings of the pods that Weft placed there.
-    Terminating pods and those with doubtful annotations are left out. `shrunk`: the node once had
-    larger or more GPUs.
+    """The present bindings of the pods that Weft placed on an overbooked node. Terminating pods and
+    pods with doubtful annotations are left out. `shrunk`: the node had larger or more GPUs before.
     """
 
     node: str
@@ -269,12 +270,13 @@ Event = (
 
 
 MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
-"""Events of what others measured, wrote or kept: one that breaks off is left out."""
+"""Events with measurements or stored data: if handling one fails, the engine continues without
+it."""
 
 
 class Bind(msgspec.Struct, frozen=True, gc=False):
-    """Bind the pod as `placement` says, then report `PodBound` or `BindFailed`. Its claims that
-    wait for their first consumer are to be bound as `volumes` says before that."""
+    """Bind the pod as `placement` says, then report `PodBound` or `BindFailed`. Before that, bind
+    its claims that wait for their first consumer as `volumes` says."""
 
     pod: PodRequest
     placement: Placement
@@ -292,7 +294,7 @@ class Unschedulable(msgspec.Struct, frozen=True, gc=False):
 
 
 class BindOnRefused(msgspec.Struct, frozen=True, gc=False):
-    """A `BindOn` that does not fit any more, and why."""
+    """The reason why a pod of a `BindOn` no longer fits on its node."""
 
     pod: PodRequest
     node: str
@@ -300,10 +302,11 @@ class BindOnRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Evict(msgspec.Struct, frozen=True, gc=False):
-    """End the pod that holds `placement`, as its disruption budgets allow; then it is gone.
+    """Evict the pod that holds `placement`, as its disruption budgets allow.
 
-    Report `NotEvicted` where they do not. One that is preempted (its record says so) is ended
-    whatever they allow, unless they are law: to spare pods was the decision's part.
+    Report `NotEvicted` if they do not allow it. A preempted pod (see `Record.preempted`) is evicted
+    even beyond its budgets, unless they are law: the choice of victims has already spared guarded
+    pods where it could.
     """
 
     placement: Placement
@@ -311,15 +314,15 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Nominate(msgspec.Struct, frozen=True, gc=False):
-    """Set the pod's nominatedNodeName: room is kept, or being made, for it on this node; "" clears
-    it."""
+    """Set the pod's nominatedNodeName: a place is kept, or is being made, for the pod on this node;
+    "" clears it."""
 
     pod: PodRequest
     node: str
 
 
 class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
-    """A double-booked pod, bound `held_ns` ago, is not evicted."""
+    """A double-booked pod, bound `held_ns` ago, is not evicted, for the given reason."""
 
     placement: Placement
     why: DoubleBooking
@@ -328,7 +331,7 @@ class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
 
 
 class Learnt(msgspec.Struct, frozen=True, gc=False):
-    """Store what a workload needs, where the next process finds it."""
+    """Store what was learnt about a workload, for the next process to read."""
 
     workload: str
     oom_record: OomRecord

@@ -1,6 +1,6 @@
-"""Withholds evictions for a slow pod whose neighbours are not the cause, or when enough pods were
-evicted. State: for which pods others were evicted, which were slow alone, and evictions at this
-poll. A pure function of what `SlowdownEviction` reports: windows and evictions.
+"""Withholds evictions for a slow pod if its neighbours are not the cause, or if enough pods were
+evicted. State: which pods were evicted for which, which pods were slow alone, and the evictions of
+this poll. A pure function of what `SlowdownEviction` reports: windows and evictions.
 
     slow alone on its GPUs                           ──▶ no eviction for it, until it is seen
                                                          within its bound
@@ -18,21 +18,21 @@ from typing import Literal, NamedTuple
 from weft.core.ledger import Ledger
 
 BROKEN = 2
-"""So many of the last windows have to be bad."""
+"""A pod is too slow if this many of its last windows are bad."""
 TRIES, TRIED_NS = 3, 3600 * 1_000_000_000
-"""Few pods share a GPU: after so many others in this time it is not its neighbours. A good window
-between does not change that: who lies may show one."""
+"""After this many evictions within this time, the pod's neighbours are not the cause, as few pods
+share a GPU. A good window in between does not change this, as a pod can report one falsely."""
 FULL_SPEED = 1.10
-"""Slower than this alone, a pod that is not latency-critical has a wrong rate, or another trouble
-than its neighbours."""
+"""A pod that is not latency-critical and runs slower than this alone has a wrong solo rate, or a
+cause other than its neighbours."""
 COMMON_PART, COMMON_LEAST = 3, 3
-"""More than one in three are slow for one reason, not for a neighbour each; of so few that fewer
-than three are slow, that says nothing."""
+"""If more than one in three latency-critical pods are slow, there is one common cause. With fewer
+than three slow pods this is not concluded."""
 GPUS_EACH = 100
-"""One in so many GPUs with pods may lose a pod at a look: whatever nobody thought of takes half an
-hour, not a minute, and shows before it is done."""
+"""One in this many GPUs with pods may lose a pod in one poll, so that an error nobody thought of
+takes half an hour, not a minute, and is noticed before."""
 LOOK_NS = 10 * 1_000_000_000
-"""Reports within this time are parts of one look; looks are 15 s apart."""
+"""Reports within this time belong to one poll; polls are 15 s apart."""
 
 Why = Literal["alone", "in-vain", "common", "enough"]
 _WORDS: dict[Why, str] = {
@@ -58,7 +58,8 @@ class SlowdownSample(NamedTuple):
 
 
 def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
-    """Return in how many windows it was slower than its bound, and in how many late."""
+    """Return in how many windows the pod was slower than its bound, and in how many its answers
+    were late."""
     samples = list(windows)
     slow = sum(sample.slowdown is not None and sample.slowdown > bound for sample in samples)
     return slow, sum(sample.late for sample in samples)
@@ -80,9 +81,10 @@ class EvictionLimits:
         self.withheld_evictions: dict[str, Why] = {}
         self._ledger = ledger
         self._alone: dict[str, bool] = {}
-        """Pods slow alone, and whether for their late answers, not their rate."""
+        """Pods that were slow alone; True if their answers were late, but their rate was within the
+        bound."""
         self._for: dict[str, list[int]] = {}
-        """When those that went for a pod in the last hour were asked to."""
+        """Times of the requests to evict pods for the slow pod (key), within the last hour."""
         self._leaving: dict[str, _Leaving] = {}
         self._went_ns: dict[str, int] = {}
         self._common = False
@@ -93,7 +95,7 @@ class EvictionLimits:
         self, uid: str, windows: Sequence[SlowdownSample], bound: float, *, alone: bool
     ) -> bool:
         """Record the last windows of a latency-critical pod, the newest last, and return True if it
-        is too slow. One bad window is enough here, so that a cause common to many pods shows at
+        is too slow. One bad window is enough here, so that a cause common to many pods is seen at
         once.
         """
         slow, late = bad_windows(windows, bound)
@@ -103,7 +105,7 @@ class EvictionLimits:
             self._alone.pop(uid, None)
         elif alone:
             slow_last, late_last = bad_windows(list(windows)[-BROKEN:], bound)
-            if max(slow_last, late_last) >= BROKEN:  # no good one between: that would clear it
+            if max(slow_last, late_last) >= BROKEN:  # a good window in between would clear it
                 self._alone[uid] = slow_last < BROKEN
         return bad or max(slow, late) >= BROKEN
 
@@ -119,17 +121,17 @@ class EvictionLimits:
         self._went_ns = {u: at for u, at in self._went_ns.items() if now_ns - at < LOOK_NS}
 
     def forget(self, uids: Iterable[str]) -> None:
-        """Drop withheld evictions for these pods: they are about to be checked, or were not
-        seen."""
+        """Drop withheld evictions for these pods, which are about to be checked, or have no
+        sample."""
         for uid in uids:
             self.withheld_evictions.pop(uid, None)
 
-    # --- who goes ---
+    # --- evictions ---
 
     def allows(self, uid: str, slow_pod: str, co_residents: Iterable[str], now_ns: int) -> bool:
         """Return True if the pod may be evicted for the slow pod; else note why not in
         `withheld_evictions`. `co_residents` are the other pods whose measurements led to this
-        eviction; theirs must be trustworthy too.
+        eviction; their measurements must be trustworthy too.
         """
         doubted = (
             pod_uid
@@ -146,7 +148,7 @@ class EvictionLimits:
         return True
 
     def _doubt(self, uid: str, now_ns: int) -> Why | None:
-        """Return the reason to doubt the pod's own measurements, if there is one."""
+        """Return the reason to distrust the pod's measurements, None if there is none."""
         if uid in self._alone:
             return "alone"
         went = sum(now_ns - asked_ns < TRIED_NS for asked_ns in self._for.get(uid, ()))
@@ -161,13 +163,13 @@ class EvictionLimits:
         return "enough" if self._went_ns and len(self._went_ns) >= self._most() else None
 
     def _most(self) -> int:
-        """Return the most evictions at a poll."""
+        """Return the most evictions allowed in one poll."""
         places = (holding.placement for holding in self._ledger.holdings.values())
         gpus = {(place.node, share.gpu) for place in places for share in place.shares}
         return max(1, len(gpus) // GPUS_EACH)
 
     def not_evicted(self, uid: str) -> None:
-        """Note that the pod was not evicted."""
+        """Note that the requested eviction of the pod did not happen."""
         self._leaving.pop(uid, None)
         self._went_ns.pop(uid, None)
 

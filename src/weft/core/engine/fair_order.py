@@ -1,11 +1,13 @@
-"""The order `fair`: teams' queues take turns by what they hold.
+"""Implements the queue order `fair`: teams' queues take turns by what their pods hold.
 
-Next is the first pod of the queue that is furthest below its guarantee, then of the one with the
-smallest dominant share by weight (`TeamQueues.turn`); within a queue the highest priority, then the
-oldest. A queue whose first pod fits nowhere is passed over until something changes.
+The next pod comes from the queue that is furthest below its guarantee, or else from the queue with
+the smallest dominant share by weight (`TeamQueues.turn`); within a queue, the highest priority goes
+first, then the oldest pod. A queue whose first pod fits nowhere is passed over until something
+changes.
 
-While one event's work budget is not enough for all, a queue goes behind the others once it had a
-whole turn's work more than they: many pods that fit nowhere do not keep other queues waiting.
+While one event's work budget is not enough for all pods, a queue goes behind the others once it has
+used a whole turn's work more than they have: many pods that fit nowhere in one queue do not keep
+other queues waiting.
 """
 
 import heapq
@@ -18,7 +20,7 @@ from weft.model import Shape
 
 class FairPods(ActivePods):
     """Heaps by queue, and by profile within each: finding the next pod takes one look per queue.
-    Entries of pods that are no longer active are skipped when they surface.
+    Entries of pods that are no longer active are skipped when they come up.
     """
 
     def __init__(self, teams: TeamQueues) -> None:
@@ -31,7 +33,7 @@ class FairPods(ActivePods):
         return any(_first(heaps) is not None for heaps in self._by_team.values())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
-        """Add a pod, on its own queue's turn."""
+        """Add a pod, on the turn of its own queue; `turn_of` is ignored."""
         waiting.turn_of = team = waiting.team
         if self._by_turns and _first(self._by_team.get(team, {})) is None:
             others = (self._looks.get(each, 0) for each in self._by_team if each != team)
@@ -69,8 +71,7 @@ class FairPods(ActivePods):
             self._looks.clear()
 
     def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
-        """Return None: pods that are alike belong to one queue, whose pods are tried in their
-        order."""
+        """Return None: like pods belong to one queue, whose pods are tried in their order."""
         return None
 
 

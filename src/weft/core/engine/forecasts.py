@@ -1,7 +1,7 @@
 """Applies pods' expected running times to the queue: their order, when a kept place will be free,
 and which pods may backfill it. Running times are learnt from events alone: a pod starts when it
-gets its place, and ends when it is gone. If the discipline does not use them, nothing is learnt and
-nothing changes.
+gets its place, and ends when it is gone. Nothing is learnt unless the discipline uses running
+times.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
 """Labels by which Kubernetes' controllers tell the revisions of a pod's template apart."""
 _NUMBER = re.compile(r"[-.]([0-9]+|[bcdfghjklmnpqrstvwxz2456789]{5})$")
-"""Jobs' numbers, and the letters that the API server makes up for `generateName`."""
+"""Suffixes that number a Job or CronJob's run, or that the API server draws for `generateName`."""
 _Amounts = Counter[tuple[str, int]]
 _Ends = list[tuple[int, str, _Amounts]]
 
 
 class ExpectedStart(NamedTuple):
-    """The median time at which a place is free: the earliest possible where not all ends are known,
-    and `compared_ns` a late one there. `in_way` are the pods that have to end."""
+    """The median time at which a place is free, `half_ns`: the earliest possible if some pods' ends
+    are unknown; `compared_ns` is then a late estimate, for comparing places. `in_way` are the pods
+    that have to end."""
 
     half_ns: int
     compared_ns: int
@@ -48,7 +49,8 @@ class ExpectedStart(NamedTuple):
 
 
 class Forecasts:
-    """Expected running times of pods, by the queue's settings; `on` if its discipline uses them."""
+    """Predicts running times of pods, by the queue's settings; `on` if the queue's discipline uses
+    them."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         self.discipline = DISCIPLINES[rules.discipline]
@@ -88,7 +90,7 @@ class Forecasts:
     # --- what is expected ---
 
     def left(self, pod: PodRequest, now_ns: int) -> TimeLeft:
-        """Return how long a pod that has not begun will run."""
+        """Return how long a pod that has not started will run."""
         said_ns, bound_ns = pod.shape.expected_s * SECOND_NS, (pod.deadline_s or 0) * SECOND_NS
         return self.durations.left(kinds_of(pod), 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
 
@@ -101,8 +103,9 @@ class Forecasts:
     def passes(
         self, pods: Iterable[PodRequest], turns: Iterable[LineTurn], now_ns: int
     ) -> list[LineTurn]:
-        """Return the turns whose kept places these pods, which start together, may use, as they end
-        before the places are free. The confidence holds for all pods of a group together."""
+        """Return the turns whose kept places these pods may use, because they are expected to end
+        before the places are free. The pods start together; the configured confidence holds for all
+        of them together."""
         if not self.on or not (turns := list(turns)):
             return []
         ends = [self.left(pod, now_ns).sure_ns for pod in pods]
@@ -113,10 +116,10 @@ class Forecasts:
     def renew(
         self, turn: LineTurn, now_ns: int, *, moved: bool, is_next: Callable[[], bool]
     ) -> None:
-        """Compute again when the turn's place is free: earlier than predicted, or later once the
-        predicted time has passed, which counts as a slip. A prediction stands until then, unless
-        the place was `moved` to an earlier one. While other pods go first (`is_next` returns False)
-        the start is unknown: nothing is predicted, and the place is not lent."""
+        """Update the time at which the turn's place is free: earlier than predicted, or later once
+        the predicted time has passed, which counts as a slip. A prediction stands until then,
+        unless the place was `moved` to an earlier one. While other pods go first (`is_next` returns
+        False) the start is unknown: nothing is predicted, and the place is not lent."""
         if not turn.places:
             return
         kept = turn.reservation
@@ -138,7 +141,7 @@ class Forecasts:
         turn.until_ns = since_ns + self._keep_for_ns
 
     def start_of(self, places: Sequence[Placement], now_ns: int) -> ExpectedStart:
-        """Return when all pods in the way of these places have ended."""
+        """Return when all pods in the way of these places are expected to have ended."""
         by_node: dict[str, list[Placement]] = {}
         for place in places:
             by_node.setdefault(place.node, []).append(place)
@@ -181,7 +184,7 @@ class Forecasts:
         return free
 
     def waits_s(self, now_ns: int) -> Ints:
-        """Return the seconds until the holders of each GPU have ended, [D]."""
+        """Return the seconds until the holders of each GPU are expected to have ended, [D]."""
         return self._waits.seconds(now_ns)
 
 
@@ -197,7 +200,8 @@ def _on_record(told: TimeLeft) -> ExpectedRun:
 
 
 def _sum(places: Iterable[Placement]) -> _Amounts:
-    """Sum the amounts that these places hold, by name and GPU."""
+    """Sum the amounts that these places hold, by resource name and GPU (−1 for CPU and host
+    memory)."""
     amounts: _Amounts = Counter()
     for place in places:
         amounts["cpu", -1] += place.cpu_milli
@@ -209,8 +213,8 @@ def _sum(places: Iterable[Placement]) -> _Amounts:
 
 
 def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> tuple[int, list[str]]:
-    """Return when all that is lacking is free, if these pods end in turn, and which have to end;
-    `FAR` for never."""
+    """Return when all of `lacking` is free, as these pods end one after another, and which of them
+    have to end; the time is `FAR` if it never is."""
     at_ns, in_way = now_ns, []
     for end_ns, uid, amounts in sorted(ends, key=lambda end: end[0]):
         if not lacking:
@@ -232,8 +236,8 @@ def kinds_of(pod: PodRequest) -> list[str]:
 
 
 def _named(workload: str, labels: Mapping[str, str]) -> Iterator[str]:
-    """Name kinds by the pod's owner: this revision, the owner, owners whose names differ in a
-    number."""
+    """Name kinds by the pod's owner: this revision of it, all its revisions, and owners whose names
+    differ in a number only."""
     if not workload:
         return
     if revision := next((labels[name] for name in REVISIONS if name in labels), ""):
@@ -251,7 +255,7 @@ def _kinds(pod: Shape | Placement, namespace: str, asks: str = "") -> list[str]:
 
 
 def asks_of(shape: Shape) -> str:
-    """Name its GPU request, in few letters."""
+    """Return the shape's GPU requests as a short text, such as `2xwhole`."""
     return ",".join(
         f"{asked.count}x{'whole' if asked.whole else f'{asked.milli}/{asked.memory.value}'}"
         for asked in shape.gpu_requests

@@ -1,8 +1,8 @@
-"""Preempts pods of lower priority for a gang that fits nowhere: one preemption for all of it. On
-the nodes with most room without lower priorities, all such pods are removed on trial. If the gang
-then has places, each pod that leaves them free is put back, the most important first. The rest are
-evicted, and each of the gang's places is kept as a single pod's is.
-"""
+"""Preempts pods of lower priority for a gang that fits nowhere, in one preemption for the whole
+gang. On the nodes that have the most capacity apart from such pods, all of them are removed on
+trial. If the gang then has places, each removed pod that leaves these places free is put back, the
+most important first. The other pods are evicted, and the gang's places are kept as a single pod's
+place is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 MOST_NODES = 64
-"""Nodes that are cleared on trial for one gang, at most."""
+"""The most nodes that are cleared on trial for one gang."""
 MOST_DOMAINS = 4
 
 
@@ -40,9 +40,9 @@ def makes_room(
     now_ns: int,
     out: list[Command],
 ) -> PreemptionPlan | None:
-    """End pods so that the gang fits, or wait for those that already leave; None if neither helps.
-    A plan without victims means that only places kept for others were in the way: the gang may try
-    again."""
+    """End pods so that the gang fits, or wait for those that already leave; Return None if neither
+    helps. A plan without victims means that only places kept for other pods were in the way: the
+    gang may try again."""
     preemption = engine.preemption
     own = preemption.of_pods(members.waiting)
     if leaving := preemption.leaving_on({each.node for each in own}):
@@ -82,8 +82,8 @@ def _plan(
 def _changes_something(
     engine: Engine, found: GangPlaces, victims: Sequence[Victim], rights: PreemptionRights
 ) -> bool:
-    """Return False if there no pod ends, leaves or loses a kept place: the gang's own search just
-    failed there, and would again."""
+    """Return False if no pod has to end, to leave or to give up a kept place there: the gang's own
+    search has just failed there, and would fail again."""
     nodes = {place.placement.node for place in found.chosen}
     beaten = any(each.node in nodes for each in rights.beaten)
     going = [uid for uid in rights.going if uid in engine.preemption.going]
@@ -99,7 +99,7 @@ def _search(
     *,
     guarded: bool,
 ) -> tuple[GangPlaces, list[Victim]] | None:
-    """Find places, and the pods to end for them."""
+    """Find places for the gang, and the pods to evict for them; None if there are none."""
     table, going = engine.ledger.table, rights.going
     for rows, inside in _regions(engine, head, members, rights.below, guarded=guarded):
         names = [table.nodes[row].name for row in rows.tolist()]
@@ -124,8 +124,8 @@ def _regions(
     *,
     guarded: bool,
 ) -> Iterator[tuple[Ints, Bools | None]]:
-    """Yield nodes to clear, first those that lose the fewest pods for the room; with the nodes that
-    the gang's topology key allows, None for all."""
+    """Yield the rows of nodes to clear, first those that lose the fewest pods for the capacity
+    gained, each with a mask of the nodes that the gang's topology key allows (None for all)."""
     preemption, table = engine.preemption, engine.ledger.table
     steps = preemption.lower.priorities(below)
     known = engine.assess(head.profile, head.pod)
@@ -163,7 +163,7 @@ def _victims(
 def _needed(
     engine: Engine, found: GangPlaces, victims: Sequence[Victim], going: Sequence[str]
 ) -> list[Victim]:
-    """Return the pods that cannot stay once the gang has these places."""
+    """Return the victims that cannot stay once the gang has these places."""
     ledger, allowed = engine.ledger, engine.preemption.allowed
     held = {uid: ledger.holdings[uid].placement for uid in uids_of(victims)}
     needed = []

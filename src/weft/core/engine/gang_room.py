@@ -1,6 +1,8 @@
-"""Bounds how many pods of a gang there is room for, by sums alone: now, and on empty nodes.
+"""Bounds how many pods of a gang the cluster has room for, now and if it were empty, by adding up
+amounts.
 
-A gang that needs more than an empty cluster has room for waits in vain, which is said at once.
+A gang that needs more pods than an empty cluster has room for would wait in vain, which is reported
+at once.
 """
 
 import numpy as np
@@ -13,7 +15,8 @@ ANY_NUMBER = 1 << 40
 
 
 def room_for(demand: Demand, table: LedgerTable) -> Ints:
-    """Return the most such pods that each node has room for by sums, [N]; fit is not checked."""
+    """Return the most such pods that each node has room for, [N], by amounts only; fit is not
+    checked."""
     room = _beside_gpus(demand, table.cpu_free, table.memory_free)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         room = np.minimum(room, _free_gpus_for(demand.need, table))
@@ -21,7 +24,7 @@ def room_for(demand: Demand, table: LedgerTable) -> Ints:
 
 
 def room_when_empty(demand: Demand, table: LedgerTable, *, strict: bool) -> Ints:
-    """Return the most such pods that each node would have room for if it were empty, [N]; `strict`:
+    """Return the most such pods that each node would have room for if it were empty, [N]. `strict`:
     GPU memory is not overcommitted."""
     room = _beside_gpus(demand, table.cpu_total, table.memory_total)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:

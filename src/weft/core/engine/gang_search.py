@@ -1,9 +1,9 @@
-"""Decides for a gang: finds places for as many of its pods as it needs, and takes all or none. The
-search is a trial, undone at its end. The largest pods are tried first. Each goes to a node that
-already has pods of the gang, else to one with room for the most remaining pods, and of these to the
-one that its policy rates best. Of several topology domains the one whose places have the best total
-score is taken. For pods that are alike this finds places if there are any, except with GPUs shared
-in unequal parts. For a gang of several sizes other orders are tried too.
+"""Decides for a gang: finds places for as many of its pods as it needs, and reserves all of them or
+none. The search is a trial, undone at its end. The largest pods are tried first. Each goes to a
+node that already has pods of the gang, else to a node with room for the most remaining pods; among
+these, to the one that its policy rates best. Of several topology domains the one whose places have
+the best total score is taken. For like pods this finds places if there are any, except with GPUs
+shared in unequal parts. For a gang of several sizes other orders are tried too.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 SEARCHED = 512
-"""Pods that are tried over all topology domains of one gang, at most; one domain at least. As many
-again are tried in other orders."""
+"""The most pods that are tried over all topology domains for one gang (at least one domain is
+tried); as many again may be tried in other orders."""
 
 
 SHAPES_SUMMED = 16
-"""More shapes of one gang are not summed: nothing is said of an empty cluster's room for them."""
+"""If a gang has more shapes than this, the room of an empty cluster is not computed."""
 
 
 class GangPlaces(NamedTuple):
-    """Places for a gang's pods, () if there are too few; then `short` is the decision about a pod
-    that found none, `found` is how many did, and `demands` are its pods' distinct demands."""
+    """Places for a gang's pods, () if there are too few. Then `short` is the decision about a pod
+    that found no place, `found` the number of pods that found one, and `demands` the gang's
+    distinct demands."""
 
     chosen: tuple[ChosenPlace, ...]
     found: int
@@ -83,8 +84,8 @@ def _other_orders(
     gone: Sequence[str],
 ) -> GangPlaces | None:
     """Try other orders for a gang of several sizes that found no places: which pod goes first, and
-    where, may decide whether the others fit. The pod that found no place goes first at the next
-    try."""
+    where, may decide whether the others fit. A pod that found no place goes first at the next try.
+    """
     waiting, looks = members.waiting.values(), SEARCHED
     tries = dict(enumerate((plan, inside) for plan in PLANS for inside in domains))
     orders = {at: sorted(waiting, key=plan.order) for at, (plan, _) in tries.items()}
@@ -98,7 +99,7 @@ def _other_orders(
             if found.chosen:
                 return found
             if found.short is None or found.short[0] is ordered[0]:
-                del tries[at]  # it would be the same again
+                del tries[at]  # the same order again would fail again
             else:
                 ordered.remove(found.short[0])
                 ordered.insert(0, found.short[0])
@@ -153,17 +154,18 @@ PLANS = (
     Plan(_smallest_first, roomiest=True),
     Plan(_smallest_first, roomiest=False),
 )
-"""The first one is for all gangs."""
+"""Search orders; a gang of one size uses only the first."""
 ROUNDS = 8
-"""Tries of one plan. With so many, none of 8,000 small groups without GPUs is missed that fits."""
+"""Tries of one plan; with this many, no small group without GPUs that fits was missed among
+8,000."""
 
 
 def _by_room(
     engine: Engine, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
 ) -> list[int]:
-    """Return the domains that may have room for as many pods as needed, counting no more of each
-    kind than wait. Domains with room for all come first, the fullest of these first. If no domain
-    may, return the roomiest."""
+    """Return the numbers of the domains that may have room for as many pods as needed, counting at
+    most as many pods of each kind as are waiting. Domains with room for all come first, of these
+    the fullest first. If no domain has enough room, return the roomiest."""
     pods = np.zeros(count + 1, dtype=np.int64)
     room = np.zeros(engine.ledger.table.count, dtype=np.int64)
     kinds = Counter((each.profile.name, each.pod.shape) for each in waiting)
@@ -180,7 +182,7 @@ def _by_room(
 
 
 def _by_domain(room: Ints, most: int, of_node: Ints, count: int) -> Ints:
-    """Sum the nodes' room by domain, at most `most` pods of each node, [count + 1]."""
+    """Sum the nodes' room by domain, counting at most `most` pods for each node, [count + 1]."""
     sums = np.zeros(count + 1, dtype=np.int64)
     np.add.at(sums, of_node, np.minimum(room, most))
     return sums
@@ -248,12 +250,12 @@ def _row(
     left: int,
     plan: Plan,
 ) -> int:
-    """Return the row of the node for the next pod, −1 if none fits. `rooms` are those of nodes not
-    yet `used`, which stay unchanged meanwhile."""
+    """Return the row of the node for the next pod, −1 if none fits. `rooms` is the room of nodes
+    that are not `used` yet, which does not change during the search."""
     if not known.counts[0]:
         return -1
     key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
-    if known.wishes is not None:  # the pod says itself what it would be near to
+    if known.wishes is not None:  # the pod's own preferences decide
         return deciding.best_row(known, waiting.profile, key)
     here = [row for row in used if known.codes[row] == 0]
     if len(here) == 1 and plan.roomiest:
@@ -280,7 +282,7 @@ def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
 
 
 def within(known: Assessment, inside: Bools) -> Assessment:
-    """Return the answers on these nodes only."""
+    """Return the answers for the nodes of this mask only."""
     answer = PodAnswer(Code.GROUP_ELSEWHERE, ~inside, _elsewhere)
     return known.among(known.shape, [answer])
 
@@ -324,8 +326,8 @@ def decide(
     now_ns: int,
     out: list[Command],
 ) -> Record | None:
-    """Place as many pods of the gang as it needs, or none; `head` waits for all. Returns None if
-    they have places, else the decision."""
+    """Place as many pods of the gang as it needs, or none; `head` waits for all of them. Return
+    None if they have places, else the decision."""
     before, preemption = engine.journal.seq, engine.preemption
     own = preemption.of_pods(members.waiting) if preemption.nominations else ()
     for kept in own:
@@ -341,7 +343,7 @@ def decide(
         preemption.nominations.pop(kept.pod.uid, None)
     for place in found.chosen:
         engine.queue.done(members.waiting[place.placed.pod.uid], now_ns)
-    for kept in own:  # only now: what is left is others', for whom places are kept there, too
+    for kept in own:  # only now: the remainder of these places is for other pods
         nomination_events.is_over(engine, kept, now_ns)
     if head.pod.uid in engine.queue:
         engine.queue.go_alone(head, now_ns)
@@ -355,9 +357,8 @@ def _take_kept(
     now_ns: int,
     out: list[Command],
 ) -> GangPlaces | None:
-    """Take places that are free except for what is kept for less important pods. Those lose what
-    is kept there, and the gang gets it in the same decision, so they cannot take it back in
-    between."""
+    """Take places that are free except for what is kept for less important pods. These lose it in
+    the same decision, so that they cannot take it back in between."""
     beaten = [
         each for each in preempting.beaten_by(engine, head.pod) if not head.pod.goes_with(each.pod)
     ]
@@ -401,7 +402,7 @@ def _refuse(
     now_ns: int,
     out: list[Command],
 ) -> Record:
-    """Preempt for the gang, or have it wait; returns the decision."""
+    """Preempt for the gang, or have it wait; return the decision."""
     _bound(engine, members, members.waiting.values())
     decision = members.decision(found.found)
     assert found.short is not None
@@ -409,7 +410,7 @@ def _refuse(
     try:
         plan = engine.makes_room_for(head, members, now_ns, commands)
     except Exception:
-        out += commands  # what was kept is not any more, and is told so
+        out += commands  # these commands report kept places that were given up
         raise
     short, record = found.short[0].pod, engine.journal.numbered(found.short[1], decision)
     record = record if plan is None else replace(record, preempts=plan)
@@ -422,7 +423,7 @@ def _refuse(
     rest = tuple(each.pod for each in members.waiting.values() if each.pod is not short)
     out += [Unschedulable(short, record, rest), *commands]
     if plan is not None and not (plan.victims or plan.leaving):
-        engine.queue.wake(head.pod.uid, now_ns)  # nobody is in its way any more
+        engine.queue.wake(head.pod.uid, now_ns)  # no pod is in its way any more
     return record
 
 
@@ -437,8 +438,8 @@ def tell_if_gathering(engine: Engine, pod: PodRequest, now_ns: int, out: list[Co
 
 
 def _bound(engine: Engine, members: GangMembers[WaitingPod], news: Iterable[WaitingPod]) -> None:
-    """Note how many of its pods an empty cluster has room for at most; `news` may have a shape that
-    was not assessed yet."""
+    """Compute how many of the gang's pods an empty cluster has room for at most; `news` are pods
+    whose shapes may not have been assessed yet."""
     ledger = engine.ledger
     known = members.largest_sums
     if members.summed_at != ledger.generation:
@@ -465,8 +466,8 @@ def _most_in_one(room: Ints, table: LedgerTable, key: str) -> int:
 
 
 def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
-    """Evict running pods of gangs that cannot reach the number they need: they get no work done,
-    and hold what others wait for."""
+    """Evict running pods of gangs that cannot get enough places: they make no progress, and hold
+    capacity that others wait for."""
     for members in engine.queue.gangs.broken(now_ns):
         decision = members.decision()
         for uid in list(members.placed):

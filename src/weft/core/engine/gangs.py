@@ -18,12 +18,12 @@ from weft.core.ledger.table import Ints
 from weft.model import Gang, PodRequest, Shape
 
 GRACE_NS = 60_000_000_000
-"""For so long some pods of a gang may run while there is no room for the rest: then they are asked
-to go (KAI's staleness grace period is as long)."""
+"""For this long some pods of a gang may run while there is no room for its other pods; then the
+running ones are evicted (KAI's staleness grace period is as long)."""
 
 
 class WaitsInQueue(Protocol):
-    """A pod in the queue, as gangs see it."""
+    """A pod in the queue, as needed here."""
 
     pod: PodRequest
 
@@ -33,11 +33,11 @@ W = TypeVar("W", bound=WaitsInQueue)
 
 class GangMembers(Generic[W]):
     """One gang's pods: `waiting` in the queue, and `placed`, by UID. `head` is the pod that waits
-    in the queue for all, if any. `ready_ns` and `tries` belong to the gang: another head goes on
-    with them. `short_since_ns` is when the waiting pods were first found to fit nowhere although
-    others run; None otherwise. `leaving` are running pods of the gang that were evicted for that.
-    `most` is how many of its pods an empty cluster has room for, at most; it was computed from
-    `largest_sums` at the layout `summed_at`.
+    in the queue for all, if any. `ready_ns` and `tries` belong to the gang, so that another head
+    takes them over. `short_since_ns` is when the waiting pods were first found to fit nowhere
+    although others run; None otherwise. `leaving` are running pods of the gang that are being
+    evicted because the others fit nowhere. `most` is the most of its pods that an empty cluster has
+    room for; it was computed from `largest_sums` at the layout of nodes `summed_at`.
     """
 
     __slots__ = (
@@ -73,28 +73,30 @@ class GangMembers(Generic[W]):
 
     @property
     def least(self) -> int:
-        """Return how many pods it needs: the most that any of its pods says, 0 if unknown."""
+        """Return how many pods the gang needs: the most that any of its pods states, 0 if
+        unknown."""
         return max((gang.least for gang in self._sizes), default=0)
 
     @property
     def there(self) -> int:
-        """Return the number of its pods that exist."""
+        """Return the number of the gang's pods that exist."""
         return len(self.waiting) + len(self.placed)
 
     @property
     def is_complete(self) -> bool:
-        """Return True if as many pods as it needs exist, also of each task."""
+        """Return True if as many of the gang's pods exist as it needs, in total and of each
+        task."""
         least, needed = self.least, self._of_each_task()
         return bool(least) and self.there >= least and self._enough(needed, self._tasks)
 
     @property
     def has_quorum(self) -> bool:
-        """Return True if as many pods as it needs have places; each other one is then on its
-        own."""
+        """Return True if as many pods as the gang needs have places; each other pod is then placed
+        on its own."""
         return self.would_do(())
 
     def would_do(self, more: Iterable[Gang]) -> bool:
-        """Return True if places for these pods too would be enough."""
+        """Return True if the gang could start once these pods too had places."""
         tasks = self._placed + Counter(gang.task for gang in more)
         least, needed = self.least, self._of_each_task()
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
@@ -106,7 +108,8 @@ class GangMembers(Generic[W]):
         return GangDecision(str(self.gang), self.least, self.there, placed, most)
 
     def topology_key(self) -> str:
-        """Return the node label whose value must be the same for all of its pods; "" for none."""
+        """Return the node label that must have one value for all of the gang's pods; "" for
+        none."""
         return next((gang.topology_key for gang in self._sizes if gang.topology_key), "")
 
     def _of_each_task(self) -> dict[str, int]:
@@ -117,7 +120,7 @@ class GangMembers(Generic[W]):
         return all(there[task] >= n for task, n in needed.items())
 
     def put(self, uid: str, gang: Gang) -> None:
-        """Note that a pod of it has a place."""
+        """Record that a pod of the gang has a place."""
         if uid in self.placed:
             self.take(uid)
         self.placed[uid] = gang
@@ -125,14 +128,14 @@ class GangMembers(Generic[W]):
         self.count(gang, 1)
 
     def take(self, uid: str) -> None:
-        """Note that it has no place any more."""
+        """Record that the pod has no place any more."""
         gang = self.placed.pop(uid)
         self.leaving.discard(uid)
         self._placed[gang.task] -= 1
         self.count(gang, -1)
 
     def count(self, gang: Gang, by: int) -> None:
-        """Count `by` more of its pods that describe the gang like this."""
+        """Count `by` more of the gang's pods that describe it like this."""
         self._tasks[gang.task] += by
         self._sizes[gang] += by
         if not self._sizes[gang]:
@@ -156,36 +159,36 @@ class Gangs(Generic[W]):
         return bool(self._of_placed)
 
     def of(self, gang: Gang) -> GangMembers[W] | None:
-        """Return the pods of the gang that are known."""
+        """Return the gang's known pods; None if none is known."""
         return self._by_key.get(gang.key)
 
     def of_placed(self, uid: str) -> GangMembers[W] | None:
-        """Return the gang of a pod with a place, if it has one."""
+        """Return the gang of this pod with a place; None if it has none."""
         return self._of_placed.get(uid)
 
     def waits(self, waiting: W, gang: Gang) -> GangMembers[W]:
-        """Note that a pod of the gang is in the queue."""
+        """Record that a pod of the gang is in the queue."""
         members = self._by_key.setdefault(gang.key, GangMembers(gang))
         members.waiting[waiting.pod.uid] = waiting
         members.count(gang, 1)
         return members
 
     def waits_no_more(self, waiting: W, gang: Gang) -> None:
-        """Note that it left the queue."""
+        """Record that the pod left the queue."""
         members = self._by_key[gang.key]
         del members.waiting[waiting.pod.uid]
         members.count(gang, -1)
         self._forget_if_empty(members)
 
     def placed(self, uid: str, gang: Gang) -> GangMembers[W]:
-        """Note that a pod of the gang, no longer in the queue, has a place."""
+        """Record that a pod of the gang, no longer in the queue, has a place."""
         members = self._by_key.setdefault(gang.key, GangMembers(gang))
         members.put(uid, gang)
         self._of_placed[uid] = members
         return members
 
     def lost(self, uid: str) -> GangMembers[W] | None:
-        """Note that a pod has no place any more; return its gang, if any."""
+        """Record that a pod has no place any more; return its gang, if any."""
         members = self._of_placed.pop(uid, None)
         if members is not None:
             members.take(uid)
@@ -193,7 +196,8 @@ class Gangs(Generic[W]):
         return members
 
     def is_short(self, members: GangMembers[W], now_ns: int) -> None:
-        """Note that its waiting pods fit nowhere, and since when if others of it run."""
+        """Record that the gang's waiting pods fit nowhere, and since when if other pods of it
+        run."""
         if members.placed and members.short_since_ns is None:
             members.short_since_ns = now_ns
             self._short[members.gang.key] = members
@@ -209,7 +213,8 @@ class Gangs(Generic[W]):
                 yield members
 
     def stays(self, uid: str) -> bool:
-        """Allow evicting a pod again that was not evicted; False if it had not been asked for."""
+        """Allow another eviction of a pod whose last one failed; return False if none was requested
+        here."""
         members = self._of_placed.get(uid)
         if members is None or uid not in members.leaving:
             return False

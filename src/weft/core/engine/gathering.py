@@ -1,4 +1,4 @@
-"""Has the pods of a gang wait for each other, and one of them, its head, for places for all.
+"""Lets the pods of a gang wait for each other, and one of them, the head, for places for all.
 
 added ──▶ GATHERING ──as many as it needs──▶ its head waits in the queue for all
               ▲                                  └─ enough have places: each on its own
@@ -17,26 +17,27 @@ if TYPE_CHECKING:
 
 
 class GatheringPods:
-    """The part of the queue that gathers `gangs`; `Queue` decides where single pods wait."""
+    """The part of the queue that gathers the pods of `gangs`; `Queue` decides where single pods
+    wait."""
 
     gangs: Gangs[WaitingPod]
 
     def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
-        """Remove it from wherever it waits for a try of its own."""
+        """Remove the pod from wherever it waits for a try of its own."""
         raise NotImplementedError
 
     def _hold(self, waiting: WaitingPod, now_ns: int) -> None:
-        """Let it wait for its back-off and its turn."""
+        """Let the pod wait for the end of its back-off, and then for its turn."""
         raise NotImplementedError
 
     def has_place(self, uid: str, gang: Gang, now_ns: int) -> None:
-        """Note that a pod of the gang has a place. If the gang needs no more, its other waiting
-        pods are each on their own."""
+        """Record that a pod of the gang has a place. If the gang needs no more, its other waiting
+        pods are placed one by one."""
         before = self.gangs.of(gang)
         had_quorum = before is not None and before.has_quorum
         members = self.gangs.placed(uid, gang)
         if had_quorum or not members.has_quorum:
-            if members.head is not None and not members.is_complete:  # it says another size now
+            if members.head is not None and not members.is_complete:  # the gang's size was changed
                 self._gather(members, now_ns)
             return
         head, members.head, members.short_since_ns = members.head, None, None
@@ -63,7 +64,7 @@ class GatheringPods:
             self._gather(members, now_ns)
 
     def _gather(self, members: GangMembers[WaitingPod], now_ns: int) -> None:
-        """Let one pod of a gang that needs places wait for all, if as many as it needs exist."""
+        """If as many pods exist as the gang needs, let one of them wait for places for all."""
         head = members.head
         if not members.is_complete or not members.waiting:
             if head is not None:

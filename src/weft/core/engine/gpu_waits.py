@@ -1,7 +1,6 @@
-"""Estimates for each GPU how long it is held, from the expected running times of its pods. It is
-needed whenever a place to keep is chosen. A large cluster has too many pods to ask about each then,
-so only changed GPUs are computed again, and the oldest of the outdated ones.
-"""
+"""Estimates for each GPU how long it is held, from the expected running times of its pods. This is
+needed whenever a place to keep is chosen. As a large cluster has too many pods to compute all of
+them each time, only changed GPUs are updated, and the oldest of the outdated ones."""
 
 import numpy as np
 
@@ -10,14 +9,14 @@ from weft.core.ledger import FAR, Ledger
 from weft.core.ledger.table import Ints
 
 UNKNOWN_WAIT_S = 30 * 86_400
-"""So long a GPU is taken to be held by a pod whose end nobody knows, where places are compared."""
+"""Where places are compared, a pod of unknown end is taken to hold its GPU for this long."""
 MOST_CHANGED, MOST_OLD = 64, 64
-"""So many nodes wait at most until what changed there is worked out; so many of those where it is
-old are worked out at once."""
+"""Changed nodes are updated at once if there are more than this many; and at most this many nodes
+with outdated values are updated per question."""
 
 
 class GpuWaits:
-    """When each GPU is free, [D]: 0 for one that is, `FAR` where nobody knows."""
+    """The time at which each GPU is free, [D]: 0 if it is free, `FAR` if unknown."""
 
     def __init__(self, ledger: Ledger, durations: RunHistory) -> None:
         self._ledger, self._durations = ledger, durations
@@ -28,7 +27,7 @@ class GpuWaits:
         self._asked_ns: Ints = np.zeros(0, dtype=np.int64)
 
     def seconds(self, now_ns: int) -> Ints:
-        """Return the seconds until the holders of each GPU have ended, [D]."""
+        """Return the seconds until the holders of each GPU are expected to have ended, [D]."""
         self.keep_up(now_ns, 0)
         for row in self._old(now_ns):
             self._work_out(row, now_ns)
@@ -37,7 +36,7 @@ class GpuWaits:
         return np.where(self._ends == 0, 0, waits)
 
     def keep_up(self, now_ns: int, most: int = MOST_CHANGED) -> None:
-        """Compute again what changed, if that is more than `most` nodes."""
+        """Update the changed nodes, if there are more than `most`."""
         if len(self._changed) <= most and self._generation == self._ledger.generation:
             return
         self._follow_layout()
@@ -46,7 +45,7 @@ class GpuWaits:
         self._changed.clear()
 
     def _follow_layout(self) -> None:
-        """Keep the values of unchanged nodes in a new layout."""
+        """Carry the values of unchanged nodes over to a new layout of nodes."""
         ledger, table = self._ledger, self._ledger.table
         if self._generation == ledger.generation:
             return
@@ -67,8 +66,8 @@ class GpuWaits:
         self._ends, self._asked_ns = ends, asked
 
     def _old(self, now_ns: int) -> list[int]:
-        """Return nodes with outdated values (a pod was expected to have ended, or was unknown a
-        while ago): the oldest, as many as are computed at once."""
+        """Return the rows of nodes with outdated values (a pod should have ended, or its end was
+        unknown a while ago): the oldest, at most `MOST_OLD`."""
         table = self._ledger.table
         over = (self._ends > 0) & (self._ends <= now_ns)
         unknown = self._ends >= FAR

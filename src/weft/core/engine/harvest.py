@@ -1,16 +1,17 @@
 """Lends GPU memory that pods hold and leave idle: which pods borrow, and which are evicted when it
-is needed. State: what the ledger holds back from lending, and which pods are to be evicted. A pure
-function of the events: when each pod was bound (`PodSeenBound.bound_ns`, from the API, so that
-every engine names the same borrower), and the snapshots.
+is needed. State: the memory that the ledger holds back from lending, and the pods being evicted. A
+pure function of the events: when each pod was bound (`PodSeenBound.bound_ns`, from the API, so that
+every engine chooses the same borrower), and the snapshots of metrics.
 
     a bind beyond the strictly free memory ──▶ nothing more is lent there before the next snapshot
-    a snapshot ──▶ a GPU's pods need more than it has ──▶ its newest borrower goes ──▶ until it is
-                                                          gone, or was not evicted, nobody else
+    a snapshot ──▶ a GPU's pods need more than it has ──▶ its newest borrower is evicted ──▶ no
+                                        other one, until this one is gone or its eviction failed
 
-A borrower is a pod whose request, with the requests of those bound before it, exceeds the card.
-Best-effort pods go first. Latency-critical ones never borrow, never lend, and never go. Only FRESH
-metrics evict a pod: without metrics nothing more is lent, and nothing is evicted. A pod with
-doubtful annotations counts as the last bound, so that its charge evicts no other pod.
+A borrower is a pod whose request, with the requests of pods bound before it, exceeds the card.
+Best-effort pods are evicted first. Latency-critical pods never borrow, never lend, and are never
+evicted. Only FRESH metrics evict a pod: without metrics nothing more is lent, and nothing is
+evicted. A pod with doubtful annotations counts as the last bound, so that its charge evicts no
+other pod.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,26 +26,26 @@ from weft.model import Placement, Shape
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 NEED, BEYOND, USED = "memory_need_mib", "memory_beyond_mib", "memory_used_mib.last"
-"""Columns of `telemetry/feed/memory_needs.py`, and what stands in for the first one's age."""
+"""Columns of `telemetry/feed/memory_needs.py`, and the column whose age counts if the first is
+missing."""
 
 RAN_LONG_NS = 3_600_000_000_000
-"""A pod that held a GPU for an hour is taken for one of known peak: a service never ends."""
+"""A pod that has held a GPU for an hour is treated as one of known peak, as services never end."""
 
 _Gpu = tuple[str, int]
 
 
 class Lender(msgspec.Struct, frozen=True, gc=False):
-    """A pod, and the memory that it was measured not to need."""
+    """A pod that lends, and its memory that is measured to be idle."""
 
     uid: str
     idle_mib: int
 
 
 class Harvest(msgspec.Struct, frozen=True, gc=False):
-    """Memory assigned beyond what is strictly free of a GPU, and its lenders. If `expected_mib` is
-    not 0, room was found only for that much instead of the request: the peak of pods `like` it, and
-    a little more.
-    """
+    """Memory assigned beyond what is strictly free on a GPU, and the pods that lend it. If
+    `expected_mib` is not 0, the place has room for only this much instead of the request: the peak
+    of pods `like` it, plus a margin."""
 
     gpu: int
     harvested_mib: int
@@ -63,9 +64,11 @@ class GrownPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
-    """The reason to evict a borrower: its GPU's pods need `need_mib` of `card_mib`, less a reserve.
+    """The reason to evict a borrower: the pods of its GPU need `need_mib`, more than `card_mib`
+    less the reserve.
 
-    `borrowed_mib` is what the pod has beyond the card, `grew` who needs more than before.
+    `borrowed_mib` is how much of the pod's request is beyond the card; `grew` lists pods that need
+    more than before.
     """
 
     gpu: int
@@ -77,10 +80,9 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 class _BoundPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod's binding time (pods that the API has not shown yet are last) and its class. The API
-    has whole seconds; within one, `number` is the order of this engine's decisions. A poll lies
-    between a lender's binding and its borrower's, so ties are rare.
-    """
+    """A pod's binding time (last for pods that the API has not shown yet) and its class. The API's
+    times are in whole seconds; within a second, `number` is the order of this engine's decisions.
+    Ties are rare, as there is a poll between a lender's binding and its borrower's."""
 
     bound_ns: int
     number: int
@@ -89,9 +91,9 @@ class _BoundPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class HarvestRules:
-    """Harvests one ledger's idle memory, and has borrowers evicted when their lenders need it.
+    """Lends one ledger's idle memory, and evicts borrowers when their lenders need it.
 
-    `closed` are the GPUs of which nothing more is lent before the next snapshot.
+    `closed` are the GPUs of which no more is lent before the next snapshot.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -103,7 +105,7 @@ class HarvestRules:
         self._beyond: dict[_Gpu, int] = {}
         self._number = 0
 
-    # --- what pods do ---
+    # --- events about pods ---
 
     def placed(self, placement: Placement, shape: Shape, like: str = "") -> tuple[Harvest, ...]:
         """Return which part of a placement, about to be reserved for `shape`, is harvested. `like`
@@ -132,32 +134,34 @@ class HarvestRules:
         return (Harvest(share.gpu, beyond, lenders, share.memory_mib, expected, like),)
 
     def close(self) -> None:
-        """Lend nothing more of the GPUs just harvested until the next snapshot."""
+        """Lend no more memory of the `closed` GPUs until the next snapshot."""
         if self.closed:
             closed = dict.fromkeys(self.closed, FAR >> 1)
             self._ledger.hold_back({**self._beyond, **closed})
 
     def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
-        """Note since when the API shows the pod bound; `unsure`: its annotations are doubtful."""
+        """Record when the API says that the pod was bound; `unsure`: its annotations are
+        doubtful."""
         before = self._bound.get(uid)
         job_class = job_class or (before.job_class if before else "")
         self._bound[uid] = _BoundPod(bound_ns, before.number if before else 0, job_class, unsure)
 
     def gone(self, uid: str) -> None:
-        """The pod holds nothing any more."""
+        """Forget a pod that holds nothing any more."""
         self._bound.pop(uid, None)
         self._leaving.discard(uid)
         self._refused.discard(uid)
 
     def not_evicted(self, uid: str, *, refused: bool) -> None:
-        """Note that the pod was not evicted; it comes last at the next poll."""
+        """Note that the pod's eviction failed. If it was `refused`, the pod is chosen last from now
+        on."""
         if uid in self._leaving:
             self._leaving.discard(uid)
             if refused:
                 self._refused.add(uid)
 
     def mark_leaving(self, uid: str) -> None:
-        """Note that the pod is being evicted, for this reason or another."""
+        """Note that the pod is being evicted, for whatever reason."""
         self._leaving.add(uid)
 
     def class_of(self, holding: Holding) -> str:
@@ -177,7 +181,7 @@ class HarvestRules:
 
         return sorted(self._on(node, gpu), key=key)
 
-    # --- a look at the GPUs ---
+    # --- a new snapshot ---
 
     def observe(
         self,
@@ -185,10 +189,10 @@ class HarvestRules:
         needs: Callable[[str], int] | None,
         ran_long: Callable[[str], bool],
     ) -> list[tuple[Holding, Eviction]]:
-        """Take new measurements, and return the borrowers to evict, with reasons. `needs` is what
-        pods (by UID) will need of their GPU before they end, MiB, where known: this much is never
-        idle, however little they use now. With limits of `known_only`, pods of unknown need lend
-        nothing, unless they `ran_long`.
+        """Take new measurements, and return the borrowers to evict, with reasons. `needs` returns
+        how much memory a pod (UID) will need of its GPU before it ends, MiB, 0 if unknown: this
+        much is never idle, however little they use now. If the ledger's limits say `known_only`,
+        pods of unknown need lend nothing, unless they `ran_long`.
         """
         ledger, table = self._ledger, self._ledger.table
         idle = signals.source.idle_mib
@@ -219,7 +223,7 @@ class HarvestRules:
         needs: Callable[[str], int],
         ran_long: Callable[[str], bool],
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Return the measured idle memory, less what will be needed later."""
+        """Yield the measured idle memory by UID, less what the pod will need later."""
         for uid, idle_mib in idle.items():
             holding, need = self._ledger.holdings.get(uid), needs(uid)
             if holding is None or not need or len(idle_mib) != 1:
@@ -255,7 +259,7 @@ class HarvestRules:
         needs = sum(
             asked_mib - idle for asked_mib, idle in (_on_gpu(pod, gpu.index) for pod in unsure)
         )
-        suffices = table.short_of(device) <= needs  # that the unsure ones go
+        suffices = table.short_of(device) <= needs  # evicting the unsure pods is enough
         promised, borrowers = 0, []
         for number, holding in enumerate(residents):
             asked_mib = _on_gpu(holding, gpu.index)[0]
@@ -287,12 +291,12 @@ class HarvestRules:
 
 
 def _unknown(_: str) -> int:
-    """Return the need of a pod when no pod like it is known: unknown."""
+    """Return 0, an unknown need, for any pod."""
     return 0
 
 
 def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
-    """Return the memory that the pod asked of the GPU, and the part that it does not need, MiB."""
+    """Return the memory that the pod requested of the GPU, and how much of that is idle, MiB."""
     idle_mib_of_shares = holding.idle_mib if idle_mib is None else idle_mib
     asked_mib = idle = 0
     for number, share in enumerate(holding.placement.shares):
@@ -305,7 +309,7 @@ def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None)
 def _growth(
     residents: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
 ) -> Iterator[GrownPod]:
-    """Yield the pods that stay and need more than before."""
+    """Yield the pods, except the one to evict, that need more than before."""
     for holding in residents:
         asked_mib, idle = _on_gpu(holding, gpu)
         was = asked_mib - _on_gpu(holding, gpu, before.get(holding.placement.uid))[1]

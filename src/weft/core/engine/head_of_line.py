@@ -1,7 +1,6 @@
-"""Keeps a place for the pod or gang that waits at the head of its priority. After a while it gets a
-turn: a gang, or a pod of several GPUs, that is among the first of its line (its profile and
-priority) by its policy's order, and had no turn in vain lately.
-"""
+"""Keeps a place for the pod or gang at the head of its line (a profile and a priority). A gang, or
+a pod of several GPUs, gets a turn after a while if it is among the first of its line by its
+policy's order, and has had no unsuccessful turn lately."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 MOVED_FOR_NS, MOVED_FOR_PART = 60_000_000_000, 10
-"""A place that is kept is moved to where it is whole sooner by this and by one part in so many of
-the wait for it."""
+"""A kept place is moved if another one is free sooner by at least this time, and by one part in 10
+of the wait."""
 
 
 def decide(
@@ -46,7 +45,7 @@ def decide(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Decide for a gang: place it, or else keep a place for it if its turn is due."""
+    """Decide for a gang: place it; otherwise keep a place for it if its turn is due."""
     kept = engine.kept_places
     passed = _passes(engine, head, now_ns) if engine.forecasts.on else []
     with kept.aside(head, passed):
@@ -62,13 +61,14 @@ def decide(
 
 
 def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-    """Decide for a pod that has a turn, or that fits nowhere while places are kept: it takes a kept
-    place, or preempts. Else it waits, and a place is kept for it if its turn is due."""
+    """Decide for a pod that has a turn, or that fits nowhere while places are kept: place it, if
+    need be on a kept place, or preempt for it. Otherwise it waits, and if its turn is due a place
+    is kept for it."""
     kept, uid = engine.kept_places, waiting.pod.uid
     passed = _passes(engine, waiting, now_ns) if engine.forecasts.on else []
     with kept.aside(waiting, passed) as opened:
         turn = kept.turns.get(uid)
-        if turn is not None and uid in engine.preemption.nominations:  # as the API says
+        if turn is not None and uid in engine.preemption.nominations:  # the API says so
             end(engine, turn, "preempts", now_ns)
             preempting.try_nominated(engine, waiting, now_ns, out)
             return
@@ -79,7 +79,7 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
             to = partial(_may_pass_too, engine, places, now_ns) if places else None
             if not engine.queue.defers(waiting, known.shape, to):
                 deciding.place(engine, waiting, known, row, now_ns, out)
-                if passed:  # others that may pass may fit beside it
+                if passed:  # other pods that may backfill may fit there too
                     engine.wake_for_freed(engine.ledger.table.nodes[row].name, now_ns)
         elif not preempting.makes_room(engine, waiting, known, now_ns, out):
             engine.parks(waiting, known, now_ns, out)
@@ -92,7 +92,7 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
 
 
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
-    """Return the turns of others whose kept places the pod may use until these are free."""
+    """Return other pods' turns whose kept places the pod may use until the places are free."""
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
     return engine.forecasts.passes(_starters(engine, waiting), closed, now_ns)
 
@@ -110,7 +110,8 @@ def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
 def _may_pass_too(
     engine: Engine, passed: Sequence[LineTurn], now_ns: int, elder: WaitingPod
 ) -> bool:
-    """Return True if this pod too may use all these places until they are free, or take them."""
+    """Return True if the pod `elder` too may use all these places until they are free, or may take
+    them."""
     passes = engine.forecasts.passes(_starters(engine, elder), passed, now_ns)
     may = [*engine.kept_places.open_to(elder.pod, elder.key[-1]), *passes]
     return all(turn in may for turn in passed)
@@ -124,7 +125,7 @@ def _keep(
     now_ns: int,
 ) -> list[str]:
     """Keep or move a place for a gang or pod that fits nowhere and cannot preempt, if its turn is
-    due; return the nodes on which a place is kept."""
+    due; return the nodes of the kept place."""
     kept = engine.kept_places
     kept.enters(head, members, now_ns)
     turn = kept.turns.get(key_of(head.pod))
@@ -157,8 +158,8 @@ def _chosen(
     turn: LineTurn,
     now_ns: int,
 ) -> list[Placement] | None:
-    """Return the place for which least has to end, or, with known running times, the one that is
-    free first. A kept place stays, unless another is free much sooner."""
+    """Return the place for which the least has to end, or, with known running times, the one that
+    is free first. None if there is none. A kept place stays, unless another is free much sooner."""
     forecasts, kept = engine.forecasts, turn.places
     if not forecasts.on or (kept and turn.reservation.is_hard):
         return least_to_end.find(engine, head, members, turn.nodes, now_ns)
@@ -187,8 +188,8 @@ def _tell(refused: Record, nodes: Sequence[str], out: list[Command]) -> None:
 
 
 def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
-    """End a turn: its kept place becomes available, and the next turn begins. After a turn in vain
-    the pod is passed over for as long as a place may be kept."""
+    """End a turn: its kept place becomes available, and the next turn begins. After an unsuccessful
+    turn the pod is passed over for as long as a place may be kept."""
     kept = engine.kept_places
     del kept.turns[turn.key]
     kept.let_go(turn)
@@ -215,9 +216,9 @@ def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) 
 
 
 def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
-    """Update the turns after an event: end those that are over or whose gang no longer waits, and
-    try those that are due. A pod that had a turn in vain may have another after waiting as long
-    again. Places kept for nominated pods of gangs that cannot start are given up too."""
+    """Update the turns after an event: end those that are over or whose pods no longer wait, and
+    try those that are due. A pod that had an unsuccessful turn may have another after waiting as
+    long again. Places kept for nominated pods of gangs that cannot start are given up."""
     nomination_events.look_at_gangs(engine, now_ns, out)
     kept, queue = engine.kept_places, engine.queue
     over = {*kept.end_pauses(now_ns)} if kept.paused else set()
@@ -236,14 +237,14 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
         elif now_ns >= turn.due_ns and not turn.places and head.state != "faulty":
             engine.queue.wake(head.pod.uid, now_ns)
         elif (whole_ns := turn.reservation.due_ns) is not None and whole_ns < now_ns:
-            _renew(engine, turn, now_ns)  # it slipped: there may be a better place
+            _renew(engine, turn, now_ns)  # it was not free in time: look for a better one
             engine.queue.wake(head.pod.uid, now_ns)
 
 
 def freed(engine: Engine, node: str, now_ns: int) -> None:
-    """Hold what became free on the node for the places kept there. A gang is tried at once if
-    all of its place is free; else it is woken as if that were free, and so are pods that may
-    take it."""
+    """Hold what became free on the node for the places kept there. If all of a kept place is free,
+    its pod or gang is tried at once. Other pods that may take or backfill the freed capacity are
+    woken too."""
     kept, row = engine.kept_places, engine.ledger.table.row_of.get(node)
     held = kept.held_on(node)
     there = kept.lift(node)
@@ -268,12 +269,12 @@ def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) 
 
 
 def _is_next(engine: Engine, turn: LineTurn) -> bool:
-    """Return True unless a pod waits that goes first, could use a part of the place, and has no
-    kept place of its own."""
+    """Return False if a pod that goes first waits, could use a part of the place, and has no kept
+    place of its own."""
     kept, priority, (came_ns, _) = engine.kept_places, turn.line.priority, turn.came
     gpus_on = Counter(place.node for place in turn.places for _ in place.shares)
     largest = max(gpus_on.values(), default=0)
-    perhaps = [  # many may wait: most of them came later
+    perhaps = [  # a cheap filter first: most of many waiting pods came later
         waiting
         for waiting in engine.queue.waiting()
         if (pod := waiting.pod).priority >= priority
@@ -305,8 +306,8 @@ def _is_for(
 
 
 def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
-    """Give up places kept on nodes that are gone or take no pods; those gangs look for another
-    place."""
+    """Give up places kept on nodes that are gone or closed; the gangs or pods look for other
+    places."""
     kept, table = engine.kept_places, engine.ledger.table
     kept.nodes_changed()
     for name in names:

@@ -63,7 +63,7 @@ def learn(engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: lis
 
 
 def leave_out(engine: Engine, event: Event) -> None:
-    """Continue without an event that could not be handled. Unreadable signals count as none, so
+    """Continue after a failed event. If signals cannot be read, they count as missing, so that
     nothing is lent."""
     if not isinstance(event, events.SignalsChanged):
         return
@@ -74,7 +74,7 @@ def leave_out(engine: Engine, event: Event) -> None:
 def bindings_read(
     engine: Engine, event: events.BindingsRead, now_ns: int, out: list[Command]
 ) -> None:
-    """Evict the last bound pod of an overbooked node, by the bindings read."""
+    """Evict the pod that was bound last on an overbooked node, by the event's bindings."""
     late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
     if late is None:
         return

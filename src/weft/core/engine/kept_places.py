@@ -1,13 +1,14 @@
-"""Keeps places for gangs, and pods of several GPUs, that wait at the head of their priority.
+"""Keeps places for gangs, and pods of several GPUs, that wait at the head of their line.
 
     among the first ──`after_ns`──▶ its place is KEPT ──▶ it starts, or is gone
             ▲                               │ `keep_for_ns` over, or no place would do
             └─ as long again has passed ◀── PAUSED: the next one's turn
 
-The free part of a kept place is held under a UID of its own, as for nominated pods, and so is what
-becomes free there later. Pods of a higher priority, and earlier pods of the same priority, take it
-as if it were free (`aside`). All of a kept place becomes free when pods that run there end, so kept
-places never wait for each other. Nothing is stored: a new process begins again.
+The free part of a kept place is reserved under a UID of its own, as for nominated pods, and so is
+capacity that becomes free there later. Pods of a higher priority, and earlier pods of the same
+priority, take it as if it were free (`aside`). All of a kept place becomes free when pods that run
+there end, so kept places never wait for each other. Nothing is stored: a new process starts without
+kept places.
 """
 
 from collections import Counter
@@ -29,15 +30,16 @@ from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 
 WAITS = f"{KEPT}line/"
 OUTCOMES = ("kept", "moved", "started", "preempts", "gone", "time", "nowhere")
-"""Outcomes of a turn: a place is kept, or moved; its gang starts, ends others for its place, or
-waits no more; its time is over; no place would do."""
+"""Outcomes of a turn: a place is kept or moved; its pods start, preempt others, or no longer wait;
+its time is over; no place would be enough."""
 OTHERS_WAIT = 5
-"""Pods of one GPU or less have their turn after this many times as long as pods of several GPUs,
-and one at a time: they seldom need one, but none may wait for ever."""
+"""Pods of one GPU or less get a turn after this many times the wait of pods of several GPUs, and
+one at a time: they seldom need it, but none may wait forever."""
 
 
 class QueueLine(NamedTuple):
-    """A profile and a priority; gangs and pods of several GPUs (`is_large`) wait apart."""
+    """A line of waiting pods: one profile and priority; gangs and pods of several GPUs (`is_large`)
+    are in a line of their own."""
 
     profile: str
     priority: int
@@ -45,20 +47,21 @@ class QueueLine(NamedTuple):
 
 
 def line_of(head: WaitingPod) -> QueueLine:
-    """Return the line in which it waits."""
+    """Return the line in which the pod, or its gang, waits."""
     pod = head.pod
     return QueueLine(head.profile.name, pod.priority, bool(pod.gang) or pod.shape.gpus > 1)
 
 
 def came(pod: PodRequest, number: int) -> tuple[int, int]:
-    """Return when the pod, or its gang, came, and its number in the queue: smaller is earlier."""
+    """Return the time at which the pod, or its gang, was created, and its number in the queue:
+    smaller is earlier."""
     return pod.gang.created_ns if pod.gang else pod.created_ns, number
 
 
 class LineTurn:
-    """The turn of a gang (`members`) or a pod at the head of a line. `places` are kept for it from
-    `due_ns` until `until_ns`; `asks` says in words what it waits for. `reservation` is its kept
-    place as disciplines see it."""
+    """The turn of a gang (`members`) or a pod. It is due at `due_ns`; from then until `until_ns`
+    the `places` are kept. `asks` says in words what it waits for. `reservation` is its kept place
+    as disciplines see it."""
 
     __slots__ = (
         *("asks", "came", "due_ns", "line", "members", "order", "places", "reservation"),
@@ -77,7 +80,7 @@ class LineTurn:
 
     @property
     def head(self) -> WaitingPod | None:
-        """Return the pod in the queue that waits with this turn, if any."""
+        """Return the pod in the queue that waits with this turn; None if it no longer waits."""
         if self.members is not None:
             return self.members.head
         return self.waiting if self.waiting.state != "gone" else None
@@ -88,8 +91,8 @@ class LineTurn:
         return list(dict.fromkeys(place.node for place in self.places))
 
     def times(self) -> tuple[int, int, int]:
-        """Return when it is due, when it is over, and when its place has slipped unless it is
-        free."""
+        """Return when the turn is due, when it is over, and when its place is late unless it is
+        free by then."""
         whole_ns = self.reservation.due_ns
         return self.due_ns, self.until_ns, FAR if whole_ns is None else whole_ns + 1
 
@@ -100,7 +103,7 @@ class LineTurn:
 
     @property
     def name(self) -> str:
-        """Return its name, with its namespace."""
+        """Return the gang's or pod's name, with its namespace."""
         pod = self.waiting.pod
         return str(self.members.gang) if self.members else f"{pod.namespace}/{pod.name}"
 
@@ -128,8 +131,9 @@ def _order(turn: LineTurn) -> Key:
 
 
 class KeptPlaces:
-    """Turns by key, and pods that had one in vain, with the time until which others go first.
-    `counts`: places kept, moved, and given up by reason, so far."""
+    """Holds turns by key, and pods passed over after an unsuccessful turn, with the time until
+    which (`paused`). `counts` are the places kept and moved so far, and those given up, by outcome.
+    """
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         discipline = DISCIPLINES[rules.discipline]
@@ -170,29 +174,29 @@ class KeptPlaces:
         self.turns[key] = LineTurn(head, members, now_ns + after_ns)
 
     def _after_ns(self, pod: PodRequest, members: GangMembers[WaitingPod] | None) -> int:
-        """Return for how long the gang, or pod, waits before its turn is due; 0: it has none."""
+        """Return how long the gang or pod waits before its turn is due; 0 if it gets no turn."""
         if members is not None:
             return self.rules.after_ns
         after_ns = 0 if pod.gang else self.rules.pods_after_ns
         return after_ns if pod.shape.gpus > 1 else OTHERS_WAIT * after_ns
 
     def pause(self, turn: LineTurn, why: str, now_ns: int) -> None:
-        """Pass the pod over for as long as a place may be kept, as its turn was in vain; if places
-        kept for others are in its way, only until it may have a turn again."""
+        """Pass the pod over for as long as a place may be kept, as its turn was unsuccessful. If
+        places kept for others are in its way, pass it over only until it may have a turn again."""
         until_ns, head = now_ns + self.rules.keep_for_ns, turn.waiting
         if why == "nowhere" and self.closed_to(head.pod, head.key[-1]):
             until_ns = min(until_ns, now_ns + self._after_ns(head.pod, turn.members))
         self.paused[turn.key] = until_ns
 
     def fits_nowhere(self, head: WaitingPod, now_ns: int) -> None:
-        """Pass over pods that are alike too, until nodes change: no place would do even if all
-        pods ended, and none is kept for others."""
+        """Pass over like pods too, until nodes change: no place would be enough even if all pods
+        ended, and none is kept for others."""
         if not self.closed_to(head.pod, head.key[-1]):
             still = {key: until for key, until in self._unfit.items() if until > now_ns}
             self._unfit = {**still, head.group: now_ns + self.rules.keep_for_ns}
 
     def nodes_changed(self) -> None:
-        """Let pods that fitted nowhere have turns again."""
+        """Let pods that found no place get turns again."""
         self._unfit.clear()
 
     def end_pauses(self, now_ns: int) -> list[str]:
@@ -203,8 +207,8 @@ class KeptPlaces:
         return over
 
     def next_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
-        """Return the earliest of `wake_ns` and the times at which a turn is due or over, or a pause
-        ends; later than now."""
+        """Return the earliest of `wake_ns` and the times, later than now, at which a turn is due or
+        over, or a pause ends."""
         times = [at for turn in self.turns.values() for at in turn.times()]
         soonest = min(
             (at for at in (*times, *self.paused.values()) if now_ns < at < FAR), default=FAR
@@ -212,7 +216,7 @@ class KeptPlaces:
         return soonest if soonest < (FAR if wake_ns is None else wake_ns) else wake_ns
 
     def uids(self, turns: Collection[LineTurn]) -> list[str]:
-        """Return the UIDs under which something is held for these turns."""
+        """Return the UIDs under which capacity is held for these turns."""
         uids = (place.uid for turn in turns for place in turn.places)
         return [uid for uid in uids if uid in self._ledger.holdings]
 
@@ -233,7 +237,7 @@ class KeptPlaces:
     # --- what is held ---
 
     def take(self, turn: LineTurn, places: Sequence[Placement]) -> None:
-        """Keep these places for the turn, instead of those before."""
+        """Keep these places for the turn, instead of its previous ones."""
         self.let_go(turn)
         before = turn.nodes
         turn.places = [replace(place, uid=WAITS + place.uid) for place in places]
@@ -241,24 +245,24 @@ class KeptPlaces:
         self._hold(turn.places)
 
     def hold(self, turn: LineTurn) -> None:
-        """Hold what is free of its places."""
+        """Reserve what is free of the turn's places."""
         self.let_go(turn)
         self._hold(turn.places)
 
     def let_go(self, turn: LineTurn) -> None:
-        """Hold nothing for the turn."""
+        """Release everything held for the turn."""
         for place in turn.places:
             self._ledger.release(place.uid)
 
     def keep_on(self, node: str) -> list[LineTurn]:
-        """Hold again what is free of the places kept on the node; return their turns."""
+        """Reserve what is free of the places kept on the node; return their turns."""
         there = self.lift(node)
         self._hold([place for turn in there for place in turn.places if place.node == node])
         return there
 
     def keep_on_later(self, node: str, held: Sequence[Placement]) -> bool:
-        """During a decision, leave newly freed capacity to it: hold the same as before, and the
-        rest once it is over. Returns False outside a decision."""
+        """During a decision, leave newly freed capacity to that decision: reserve `held` again, and
+        the newly freed part only once the decision is over. Returns False outside a decision."""
         if self._freed is None:
             return False
         self._freed.add(node)
@@ -267,7 +271,7 @@ class KeptPlaces:
         return True
 
     def held_on(self, node: str) -> list[Placement]:
-        """Return the parts of places held on the node, except those set aside."""
+        """Return what is reserved on the node for kept places, except those set aside."""
         holdings = self._ledger.holdings
         there = (place for turn in self._on(node) for place in turn.places if place.node == node)
         return [holdings[place.uid].placement for place in there if place.uid in holdings]
@@ -277,7 +281,7 @@ class KeptPlaces:
         return [turn for turn in kept if node in turn.nodes and turn.key not in self._aside]
 
     def lift(self, node: str) -> list[LineTurn]:
-        """Hold nothing of the places on the node; return their turns."""
+        """Release what is held for kept places on the node; return their turns."""
         there = self._on(node)
         for turn in there:
             for place in turn.places:
@@ -292,8 +296,8 @@ class KeptPlaces:
                 self._ledger.reserve(replace(part, shares=(), ports=()))
 
     def hold_from(self, priority: int, own: Collection[str]) -> list[str]:
-        """Hold again the places set aside that a later pod of this priority may not take, except
-        those of these turns; return the UIDs."""
+        """Reserve again the places set aside that a later pod of this priority may not take, except
+        those of the turns with the keys `own`; return the UIDs."""
         kept = (turn for turn in self.kept() if turn.key in self._aside and turn.key not in own)
         closed = [turn for turn in kept if turn.line.priority >= priority]
         for turn in closed:
@@ -301,7 +305,7 @@ class KeptPlaces:
         return self.uids(closed)
 
     def is_whole(self, turn: LineTurn) -> bool:
-        """Return True if all that is kept for the turn is free."""
+        """Return True if all of the turn's places is free and reserved."""
         holdings = self._ledger.holdings
         held = (holdings.get(place.uid) for place in turn.places)
         pairs = zip(turn.places, held, strict=True)
@@ -311,8 +315,9 @@ class KeptPlaces:
     def aside(
         self, waiting: WaitingPod, passed: Sequence[LineTurn] = ()
     ) -> Iterator[list[LineTurn]]:
-        """Hold, for the duration of the context, nothing that this pod may take, may backfill, or
-        owns; hold what is left of it afterwards. Yields the turns concerned."""
+        """For the duration of the context, release the places that this pod may take, may backfill
+        (`passed`), or owns; afterwards, reserve what is left of them. Yields the turns concerned.
+        """
         turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
         turns += passed
         if (own := self.turns.get(key_of(waiting.pod))) is not None:

@@ -1,12 +1,13 @@
-"""Finds the place for a waiting gang or pod for which the least running work has to end.
+"""Finds the place for a waiting gang or pod that needs the least running work to end.
 
-Room for one pod is counted in GPUs, cheapest first on each node: a free GPU costs nothing, another
-what is held of it, in thousandths; lacking CPU and memory count as their part of the node. The
-cheapest room for as many pods as the gang needs is taken, in one topology domain if it requires
-one; among equals on nodes with fewer GPUs, so that larger nodes stay whole. The engine then places
-it there, on trial, as if those pods were gone. If that fails (rules about other pods, unequal
-shares), it is tried without any pods of these nodes, and of twice as many. If there is too little
-room for pods that are all as large as the largest, nodes with room for the smallest are tried.
+On each node the cheapest GPUs come first: a free GPU costs nothing, any other GPU what is held of
+it, in thousandths; lacking CPU and memory cost their part of the node. The cheapest room for as
+many pods as the gang needs is taken, in one topology domain if it requires one; among equals on
+nodes with fewer GPUs, so that larger nodes stay whole. The engine then places the gang there, on
+trial, without the pods that would have to end. If that fails (rules about other pods, unequal
+shares), it is tried without any pods of these nodes, and then of twice as many nodes. If no nodes
+have enough room when each pod counts as large as the largest, nodes with room for the smallest are
+tried.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 ROUNDS = 4
-"""Regions that are tried, each with twice the room of the one before."""
+"""The number of regions to try, each with twice the room of the one before."""
 MOST_ROOM = 512
-"""Pods for which room is counted on one GPU or node, at most."""
+"""The most pods for which room is counted on one GPU or node."""
 
 
 class _Room(NamedTuple):
     """Room for one more pod per entry, the cheapest first: the node's row, the cost, and the GPUs
-    (device rows) that have to be freed; [n] and [n, GPUs of a pod]."""
+    (device rows) that have to be freed; [n], [n], and [n, GPUs of a pod]."""
 
     rows: Ints
     costs: Ints
@@ -54,9 +55,9 @@ def find(
     waits_s: Ints | None = None,
 ) -> list[Placement] | None:
     """Find places for as many of the gang's pods as it needs, or for the pod: on these nodes if
-    given and possible, else anywhere. None if there are none even if everything ended. For whole
-    GPUs, with `waits_s` (the wait for each GPU, [D]) the GPUs that are free first are sought, and
-    of equals those where least has to end."""
+    given and possible, else anywhere. None if there would be none even if everything ended. If
+    `waits_s` (the wait for each GPU, [D]) is given, whole GPUs that are free first are preferred,
+    and among these the ones where the least has to end."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
     claim, before = _Claim(head, members, waits_s), engine.journal.seq
     try:
@@ -68,7 +69,7 @@ def find(
 
 
 class _Claim:
-    """The request for places: for `head` alone, or for pods of its gang."""
+    """A request for places: for `head` alone, or for pods of its gang."""
 
     def __init__(
         self,
@@ -91,7 +92,8 @@ class _Claim:
     def places(
         self, engine: Engine, inside: Bools, gone: Sequence[str], now_ns: int
     ) -> list[Placement]:
-        """Return places on these nodes as if these pods were gone; [] for too few."""
+        """Return places on the nodes `inside`, found as if the pods `gone` were gone; [] if there
+        are too few."""
         if self.members is not None:
             found = gang_search.try_without(engine, self.members, inside, gone, now_ns)
             return _enough(self.members, found) if found.chosen else []
@@ -140,7 +142,7 @@ def _find(
 
 
 def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> list[Placement]:
-    """Return the first places with which the gang can start."""
+    """Return as many of the found places as the gang needs to start."""
     chosen = [(place.placed.pod.gang, place.placement) for place in found.chosen]
     for count in range(1, len(chosen)):
         if members.would_do(gang for gang, _ in chosen[:count] if gang):
@@ -149,7 +151,7 @@ def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> 
 
 
 def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
-    """Return kept places that are closed to the gang. Those of nominated pods are not among them:
+    """Return kept places that are closed to the gang. Places of nominated pods are not among them:
     these pods run soon, and end as others do."""
     closed = engine.kept_places.closed_to(head.pod, head.key[-1])
     return [place for turn in closed for place in turn.places]
@@ -179,7 +181,7 @@ def _room(
         if waits_s is not None and need.whole:
             costs = np.where(ends > 0, np.maximum(waits_s.take(devices), 1), 0)
         some = per_pod < int(table.gpus.max(initial=0))
-        if some or not need.whole:  # else each takes a whole node
+        if some or not need.whole:  # otherwise each pod takes a whole node
             order = (rows * (costs.max(initial=0) + 1) + costs) * (ends.max(initial=0) + 1) + ends
             order = np.argsort(order, kind="stable")
             devices, ends, costs, rows = (each[order] for each in (devices, ends, costs, rows))
@@ -224,8 +226,8 @@ def _largest(demand: Demand) -> Need | None:
 def _gpus(
     table: LedgerTable, demand: Demand, need: Need, held: Bools, needed: int
 ) -> tuple[Ints, Ints]:
-    """Return the GPUs that a pod may have, each repeated for each pod it has room for, and how much
-    has to end on each."""
+    """Return the device rows that a pod may have, each repeated for every pod it has room for, and
+    how much has to end on each."""
     usable = (table.device_usable != 0) & need.will_do.take(table.device_kind)
     if demand.device_accepts is not None:
         usable &= demand.device_accepts
@@ -247,7 +249,8 @@ def _gpus(
 
 
 def _shares(table: LedgerTable, need: Need, usable: Bools, wanted: int) -> tuple[Ints, Ints]:
-    """Return how many shares each GPU has room for now, and if it were free; [D] each."""
+    """Return for each GPU, [D], how many shares it has room for now, and how many if it were
+    free."""
     most: Ints = np.full(table.devices, min(wanted, MOST_ROOM), dtype=np.int64)
     free = most
     if need.milli:
@@ -265,8 +268,8 @@ def _milli(table: LedgerTable) -> Ints:
 
 
 def _cheapest_domain(table: LedgerTable, key: str, room: _Room, needed: int) -> _Room | None:
-    """Return the room in the topology domain where as many pods as are needed cost least; all of it
-    where the gang may be anywhere. None if there is too little."""
+    """Return the room in the topology domain where as many pods as needed cost the least; all room
+    if the gang has no topology key. None if there is too little."""
     if not key:
         return room if len(room.rows) >= needed else None
     numbers = table.labels.domains(key).of_node.take(room.rows)
@@ -279,7 +282,7 @@ def _cheapest_domain(table: LedgerTable, key: str, room: _Room, needed: int) -> 
 
 
 def _in_domains_of(table: LedgerTable, key: str, some: _Room, room: _Room) -> _Room:
-    """Return the room in the topology domains that `some` is in; all of it without a key."""
+    """Return the room in the topology domains that `some` is in; all room without a key."""
     if not key:
         return room
     numbers = table.labels.domains(key).of_node
@@ -292,7 +295,8 @@ def _in_domains_of(table: LedgerTable, key: str, some: _Room, room: _Room) -> _R
 def _regions(
     engine: Engine, room: _Room, needed: int, stays: set[str]
 ) -> Iterator[tuple[Ints, list[str]]]:
-    """Yield rows, and the pods to ignore there: those on the needed GPUs, then all."""
+    """Yield rows to search, and the pods to ignore there: first the pods on the needed GPUs, then
+    all pods."""
     first = room.at(np.arange(needed))
     yield np.unique(first.rows), _holders(engine, first, stays)
     yield from _wider(engine, first.rows[:0], room.rows, needed, stays)
@@ -301,8 +305,8 @@ def _regions(
 def _wider(
     engine: Engine, beside: Ints, ordered: Ints, needed: int, stays: set[str]
 ) -> Iterator[tuple[Ints, list[str]]]:
-    """Yield the first of these rows, twice as many each time, with the rows `beside`; and all pods
-    there, to be ignored."""
+    """Yield the first of the `ordered` rows, twice as many each time, with the rows `beside`, and
+    all pods there, to be ignored."""
     for turn in range(ROUNDS):
         count = min(len(ordered), needed << turn)
         rows = np.union1d(beside, ordered[:count])
@@ -327,7 +331,7 @@ def _holders(engine: Engine, room: _Room, stays: set[str]) -> list[str]:
 
 
 def in_words(places: Sequence[Placement]) -> str:
-    """Name what is waited for: `8 GPUs`, `shares of 2 GPUs`, `3 places`."""
+    """Name what is waited for, such as `8 GPUs`, `shares of 2 GPUs` or `3 places`."""
     shares = [share for place in places for share in place.shares]
     if not shares:
         return "1 place" if len(places) == 1 else f"{len(places):,} places"

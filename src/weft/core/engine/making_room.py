@@ -1,9 +1,9 @@
-"""Finds the fewest pods to move, evict and place again, so that another pod finds a place.
+"""Finds the fewest pods to move (evict and place again) so that another pod finds a place.
 
-Every plan was tried out (`MoveTrials.play`). A set of pods that helps must contain pods of one node
-without which the waiting pod fits there, its *base*; each other pod of the set makes room for one
-of the set that would find no place. A pod is never moved for one that requests no more than itself:
-that one could take the new place at once.
+Every returned plan was tried (`MoveTrials.play`). A set of pods that helps must contain its *base*,
+pods of one node without which the waiting pod fits there; each other pod of the set makes room for
+a pod of the set that would find no place. A pod is never moved for a pod that requests no more than
+it does: the latter could use the new place itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +19,11 @@ from weft.core.ledger import Holding
 from weft.model import Code, PodRequest, Shape
 
 MOST_ORDERED = 3
-"""Up to so many pods all orders are tried; of more those that go by size alone."""
+"""For up to this many pods all orders of moves are tried; for more, only orders by size."""
 
 LOOKS_A_TRIAL = 100
-"""Sets that sums rule out, or that lose too much, are looked at this often for each trial."""
+"""For each trial allowed, this many sets may be skipped because of their sums or their lost
+work."""
 
 
 class _Candidate(NamedTuple):
@@ -37,8 +38,8 @@ class _Candidate(NamedTuple):
 class MovePlan(msgspec.Struct, frozen=True):
     """Pods to move one at a time, in this order, so that the pod fits on `node`.
 
-    `smallest`: no plan moves fewer pods, and none of as many loses less work; else the search was
-    cut off before all were tried.
+    `smallest`: no plan moves fewer pods, and none with as many moves loses less work; if False, the
+    search was cut off before all plans were tried.
     """
 
     node: str
@@ -48,11 +49,11 @@ class MovePlan(msgspec.Struct, frozen=True):
 
 
 class RoomSearch:
-    """Searches plans on an engine's ledger, which is as before afterwards.
+    """Searches plans on an engine's ledger, and restores the ledger afterwards.
 
-    `budgets` are how many pods each disruption budget lets go; `most_trials` bounds how often pods
-    are moved on trial for one plan. `waits`: the pod is in the queue, so it has its place before
-    those that are moved for it; else it comes when all is done.
+    `budgets` are the evictions that each disruption budget allows; `most_trials` limits how often
+    moves are tried for one plan. `waits`: the pod is in the queue, so it gets its place before the
+    pods that are moved for it; otherwise it comes after all moves.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class RoomSearch:
         self._on: dict[str, list[Holding]] = {}
 
     def plan(self, pod: PodRequest, most_moves: int = 3) -> MovePlan | None:
-        """Return the smallest plan of at most `most_moves` moves; None: there is none, or none was
-        found within the trials (`cut_off`). Of plans as small, the one that loses least work."""
+        """Return the smallest plan of at most `most_moves` moves; None if there is none, or none
+        was found within the trials (`cut_off`). Among plans of one size, the one that loses the
+        least work."""
         trials = self._trials
         self._begin, self._looked, self._fit, self._on = trials.tried, 0, {}, {}
         self._helpers.clear()
@@ -100,12 +102,13 @@ class RoomSearch:
 
     @property
     def cut_off(self) -> bool:
-        """True if the last search ended before everything was tried."""
+        """True if the last search ended before all plans were tried."""
         tried = self._trials.tried - self._begin
         return tried >= self._most_trials or self._looked >= LOOKS_A_TRIAL * self._most_trials
 
     def _best_of(self, pod: PodRequest, sets: Iterable[tuple[str, ...]]) -> MovePlan | None:
-        """Return the plan that loses least, of those that move one of these sets of one size."""
+        """Return the plan that loses the least work among those that move one of these sets, all of
+        one size."""
         best: MovePlan | None = None
         for chosen in sets:
             if self.cut_off:
@@ -119,7 +122,7 @@ class RoomSearch:
         return best
 
     def _played(self, pod: PodRequest, uids: Sequence[str]) -> MovesPlayed | None:
-        """Play these moves in the first order that works."""
+        """Play these moves in the first order that works; None if no order does."""
         orders = permutations(sorted(uids, key=self._by_size))
         for order in islice(orders, None if len(uids) <= MOST_ORDERED else 1):
             if (played := self._trials.play(pod, order, waits=self._waits)) is not None:
@@ -127,15 +130,15 @@ class RoomSearch:
         return None
 
     def _by_size(self, uid: str) -> tuple[int, str]:
-        """Return the sort key, the largest first."""
+        """Return a sort key by size, the largest pod first."""
         asks = self._trials.movable[uid].request.shape.gpu_requests
         return -sum(ask.count * (1000 if ask.whole else ask.milli) for ask in asks), uid
 
     # --- which sets of pods ---
 
     def _candidates(self, pod: PodRequest, count: int) -> Iterator[_Candidate]:
-        """Yield sets of this many pods of one node without which the pod might fit there, and of
-        which no subset suffices."""
+        """Yield sets of `count` pods of one node without which the pod might fit there, except sets
+        with a smaller one that is enough."""
         for node in self._in_the_way(pod):
             here = self._movable_on(node, pod.shape)
             fit = self._fit.get(node, ())
@@ -152,7 +155,7 @@ class RoomSearch:
                     yield _Candidate(node, mask, uids, self._trials.lost_gpu_s(uids))
 
     def _is_base(self, pod: PodRequest, candidate: _Candidate) -> bool:
-        """Return True if the pod does fit there without them."""
+        """Return True if the pod fits on the candidate's node without the candidate's pods."""
         if self.cut_off or not self._trials.fits_without(pod, candidate.node, candidate.uids):
             return False
         self._fit.setdefault(candidate.node, []).append(candidate.mask)
@@ -161,7 +164,8 @@ class RoomSearch:
     def _helped(
         self, pod: PodRequest, bases: Sequence[tuple[str, ...]], count: int
     ) -> Iterator[tuple[str, ...]]:
-        """Extend smaller sets with pods that make room for those of them that found no place."""
+        """Extend sets of fewer pods by pods that make room for those of them that found no
+        place."""
         seen: set[frozenset[str]] = set()
         for base in bases:
             for helpers in self._helping((pod.uid, *base), base, count - len(base)):
@@ -173,8 +177,8 @@ class RoomSearch:
     def _helping(
         self, known: Sequence[str], base: Sequence[str], count: int
     ) -> Iterator[tuple[str, ...]]:
-        """Yield this many other pods, each on a node where one of those before it could then be
-        placed."""
+        """Yield sets of `count` other pods, each pod on a node where one of the previous pods could
+        then be placed."""
         if count == 0:
             yield ()
             return
@@ -188,7 +192,8 @@ class RoomSearch:
                 yield uid, *rest
 
     def _helpers_of(self, uid: str, most: int) -> dict[str, None]:
-        """Return pods that are among at most `most` whose leaving makes room for this one."""
+        """Return the pods that occur in a set of at most `most` pods whose leaving makes room for
+        this pod."""
         request = self._trials.movable[uid].request
         known = self._helpers.get((request.shape, most))
         if known is None:
@@ -207,13 +212,14 @@ class RoomSearch:
         return known
 
     def _in_the_way(self, pod: PodRequest) -> list[str]:
-        """Return the nodes where the holdings of others keep the pod off."""
+        """Return the nodes that the pod might use if other pods left."""
         codes = self._trials.assess(pod).codes.tolist()
         nodes = zip(self._ledger.table.nodes, codes, strict=True)
         return [node.name for node, code in nodes if code == 0 or Code(code).is_by_others]
 
     def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
-        """Return the pods that may leave the node for this shape: none that asks as much."""
+        """Return the pods that may leave the node for a pod of shape `wanted`, except those that
+        request as much."""
         return [
             holding
             for holding in self._held_on(node)
@@ -233,7 +239,7 @@ class RoomSearch:
 
 
 def _asks_as_much(shape: Shape, wanted: Shape) -> bool:
-    """Return True if every place that suits the first would suit the other too."""
+    """Return True if every place that suits the first shape would suit the second too."""
     if _plain(shape) != _plain(wanted) or not _beside(shape, wanted):
         return False
     if shape.gpu_requests == wanted.gpu_requests:
@@ -251,5 +257,5 @@ def _beside(shape: Shape, wanted: Shape) -> bool:
 
 
 def _plain(shape: Shape) -> Shape:
-    """Return the rest of the shape that decides where it may run."""
+    """Return the shape without its GPUs, CPU and memory."""
     return msgspec.structs.replace(shape, gpu_requests=(), cpu_milli=0, memory_mib=0, trace_spec="")

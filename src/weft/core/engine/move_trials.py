@@ -1,6 +1,6 @@
 """Tries moves of pods on a ledger, one at a time, and restores the ledger afterwards. A pod is
-evicted; the waiting pod is tried first, as it has waited longest; then the evicted one gets a place
-where its profile puts it. Only then is the next one evicted.
+evicted; the waiting pod is tried first, as it has waited longest; then the evicted pod is placed by
+its profile. Only then is the next pod evicted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class MovablePod(msgspec.Struct, frozen=True):
-    """A bound pod that may be moved: `lost_gpu_s` is the work that is lost with it, GPU seconds
-    since it started; `budgets` name the disruption budgets that it counts against."""
+    """A bound pod that may be moved: `lost_gpu_s` is the work lost by moving it, GPU seconds since
+    it started; `budgets` are the names of the disruption budgets that it counts against."""
 
     request: PodRequest
     lost_gpu_s: float = 0.0
@@ -45,8 +45,8 @@ class MovesPlayed(msgspec.Struct, frozen=True):
 
 
 class MoveTrials:
-    """Tries moves out on an engine's ledger. `budgets` are how many pods each disruption budget
-    lets go; `progress` is called with every hundredth trial's number."""
+    """Tries moves on an engine's ledger. `budgets` are the evictions that each disruption budget
+    allows; `progress` is called with the number of every hundredth trial."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class MoveTrials:
         return all(count <= self._budgets.get(name, 0) for name, count in counts.items())
 
     def lost_gpu_s(self, uids: Sequence[str]) -> float:
-        """Return the work that is lost with these pods."""
+        """Return the work lost by moving these pods, GPU seconds."""
         return sum(self.movable[uid].lost_gpu_s for uid in uids)
 
     def assess(self, pod: PodRequest) -> Assessment:
@@ -92,10 +92,9 @@ class MoveTrials:
     def play(
         self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
     ) -> MovesPlayed | None:
-        """Play these moves in this order; None if one of the moved pods, or `pod`, finds no place.
-        `waits`: `pod` is tried after each eviction; otherwise, once all are moved. The result's
-        node is "" if `pod` is None.
-        """
+        """Play these moves in this order; return None if one of the moved pods, or `pod`, finds no
+        place. `waits`: `pod` is tried after each eviction; otherwise, after all moves. The result's
+        node is "" if `pod` is None."""
         with self.trial():
             node = self.place(pod) if pod is not None and waits else None
             moves = []
@@ -134,7 +133,7 @@ class MoveTrials:
 
 
 def reserve_place(engine: Engine, known: Assessment, pod: PodRequest) -> str | None:
-    """Reserve, on trial, the place that a first attempt of the pod would take by these answers;
+    """Reserve, on trial, the place that the pod's first attempt would take given this assessment;
     return its node, None if there is none."""
     table, profile, key = engine.ledger.table, engine.profile_of(pod), f"{engine.seed}/{pod.uid}/1"
     row = deciding.best_row(known, profile, key)

@@ -1,7 +1,7 @@
 """Finds victims of a preemption that may move, and have room elsewhere, instead of ending for good.
 A move is an eviction; the pod's controller creates it again, and it enters the queue like any pod.
-The room for it is tried on the ledger, as `weft defrag` does, after the pods that the move is for
-have their places. The room is not kept meanwhile.
+Whether it would have room is tried on the ledger, as `weft defrag` does, after the pods that the
+move is for have their places. That room is not kept for it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
-    """Return the UIDs of victims that may move, the most important first: none of a group that ends
-    as one, and none guarded by a violated budget."""
+    """Return the UIDs of victims that may move, the most important first: except pods of a group
+    that ends as one, and pods guarded by a violated budget."""
     preemption = engine.preemption
     if not preemption.movable:
         return []
@@ -43,9 +43,9 @@ def rooms_beside(
     uids: Sequence[str],
     beside: Sequence[Nomination] = (),
 ) -> dict[str, str]:
-    """Return the nodes with room for these pods, one after the other, once all of `gone` are gone,
-    the chosen places are taken, and places kept for the pods `beside` are respected; pods without
-    room are left out."""
+    """Return, by UID, the nodes with room for these pods, placed one after the other, once all of
+    `gone` are gone, the `chosen` places are taken, and the places kept for `beside` are respected.
+    Pods without room are left out."""
     rooms: dict[str, str] = {}
     if not uids:
         return rooms
@@ -69,9 +69,9 @@ def _reserve_room(engine: Engine, pod: PodRequest) -> str | None:
 
 
 def still_has_room(engine: Engine, uid: str, why: PreemptedFor) -> bool:
-    """Return True if there still is room elsewhere for a pod that was asked to move, once those it
-    moves for have their places: others may have taken it since. What is kept for less important
-    pods counts as free."""
+    """Return True if there still is room elsewhere for a pod that was asked to move, once the pods
+    that it moves for have their places; other pods may have taken it. Places kept for less
+    important pods count as free."""
     preemption, ledger = engine.preemption, engine.ledger
     pod = preemption.movable.get(uid)
     awaited = [*preemption.waiting_for(uid)] or preemption.of_pods([why.uid])
@@ -91,8 +91,8 @@ def still_has_room(engine: Engine, uid: str, why: PreemptedFor) -> bool:
 
 
 def _keep_from(engine: Engine, pod: PodRequest, chosen: Sequence[ChosenPlace]) -> list[str]:
-    """Hold, on trial, the places kept for others that are closed to this pod when it comes again,
-    except what the pods it moves for (`chosen`) take; return the UIDs."""
+    """Hold, on trial, the places kept for others that will be closed to this pod when it is created
+    again, except what the `chosen` places take; return the UIDs."""
     preemption, holdings = engine.preemption, engine.ledger.holdings
     taken = {place.placement.node for place in chosen}
     held = []

@@ -1,8 +1,8 @@
-"""Bounds, by sums alone, what must leave a node before a pod could fit: no set of pods that
-makes room is missed, and few are tried out in vain.
+"""Bounds, by sums alone, which pods must leave a node before another pod could fit: no set of pods
+that makes room is missed, and few are tried in vain.
 
-Sums are of CPU, memory and thousandths of a GPU. All holders must leave a GPU that the pod wants
-whole, and enough of them one that it shares. Links and policies are only checked by a trial.
+Sums are of CPU, memory and thousandths of a GPU. A GPU requested as a whole must lose all its
+holders, a shared GPU enough of them. Only a trial checks links and policies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,12 +26,12 @@ class NodeShortfall:
         held: Sequence[Holding],
     ) -> None:
         self._count = len(movable)
-        # A card that is out of use now may be of use when it is left: then sums say too little.
+        # A card that is out of use may be usable without its pods: the sums then underestimate.
         self._sums_tell = not table.has_parents and table.usable_gpus[row] == table.gpus[row]
         needs = [demand.cpu_milli, demand.memory_mib, demand.milli if self._sums_tell else 0]
         free = [int(table.cpu_free[row]), int(table.memory_free[row]), int(table.milli_free[row])]
         amounts = [_amounts(holding) for holding in movable]
-        # Who asks for nothing is not kept off a node that others overbooked.
+        # A pod that requests none of a resource fits a node where that resource is overbooked.
         short = [at for at, need in enumerate(needs) if need > 0 and need > free[at]]
         self._lacks = [needs[at] - free[at] for at in short]
         self._frees = [[holding[at] for holding in amounts] for at in short]
@@ -39,7 +39,7 @@ class NodeShortfall:
         self._movable, self._held = movable, held
 
     def masks(self, count: int) -> Iterator[int]:
-        """Yield each set of this many pods without which the pod might fit."""
+        """Yield each set of `count` pods, as a bit mask, without which the pod might fit."""
         if self._count < count or not self._may_do(count):
             return
         seen: set[int] = set()
@@ -52,22 +52,22 @@ class NodeShortfall:
                     yield mask
 
     def enough(self, mask: int) -> bool:
-        """Return Return True if these pods free as much CPU, memory and GPU as the node lacks, by
-        sums alone."""
+        """Return True if the pods of this mask free as much CPU, memory and GPU as the node lacks,
+        by sums."""
         return all(
             sum(free for at, free in enumerate(frees) if mask >> at & 1) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)
         )
 
     def _may_do(self, count: int) -> bool:
-        """Return True if the largest `count` pods free as much."""
+        """Return True if the largest `count` holdings free what the node lacks."""
         return all(
             sum(sorted(frees, reverse=True)[:count]) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)
         )
 
     def _cores(self, count: int) -> list[int]:
-        """Return masks of at most `count` pods such that every set that makes room on the GPUs
+        """Return masks of at most `count` pods such that every set that frees the needed GPUs
         contains one of them."""
         if not self._sums_tell or self._demand.mode not in ("node", "device"):
             return [0]
@@ -88,7 +88,7 @@ class NodeShortfall:
         return [device for device in dict.fromkeys(rows) if device >= 0]
 
     def _cleared(self, on: dict[int, int], count: int) -> list[int]:
-        """Return the pods that hold as many GPUs as are lacking: all of each GPU."""
+        """Return masks of the pods to remove so that enough GPUs are idle: all pods of each GPU."""
         may_go = {holding.placement.uid for holding in self._movable}
         stay = (holding for holding in self._held if holding.placement.uid not in may_go)
         stuck = {device for holding in stay for device in self._devices(holding)}
@@ -108,7 +108,7 @@ class NodeShortfall:
         return list(sets)
 
     def _thinned(self, device: int, mask: int, count: int) -> Iterator[int]:
-        """Yield minimal sets of a shared GPU's holders that leave enough of it."""
+        """Yield minimal sets of a shared GPU's holders that free enough of it."""
         table, need = self._table, self._demand.need
         lacks = [need.milli - int(table.device_milli_free[device]), 0]
         if not self._demand.harvests:
@@ -131,7 +131,7 @@ class NodeShortfall:
         yield from needed
 
     def _on(self, holding: Holding, device: int) -> tuple[int, int]:
-        """Return the thousandths and MiB that it holds of the device."""
+        """Return the thousandths and MiB of the device that the pod holds."""
         shares = [
             share
             for share in holding.placement.shares

@@ -1,6 +1,6 @@
-"""Handles events about nominated pods and their victims. When a pod or a node is gone, a victim
-stays, a budget changes, or an earlier leader nominated a pod, kept places are updated, and pods are
-woken that may now use a place or preempt.
+"""Handles events about nominated pods and their victims: a pod or node is gone, a victim stays, a
+budget changes, or an earlier leader nominated a pod. Updates the kept places, and wakes pods that
+may now use a place or preempt.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 GATHERS_NS = 30_000_000_000
-"""For so long a place is kept for pods of a gang that cannot start, as too few of its pods are
-there: its controller makes one that went anew."""
+"""A place is kept this long for pods of a gang that cannot start because too few of its pods exist;
+its controller may create missing ones again."""
 
 
 def beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
     """Give up a nomination whose place a pod of higher priority takes; the pod, or its gang,
     searches again."""
     if nomination.pod.uid not in engine.preemption.nominations:
-        return  # with another one of its gang
+        return  # given up together with another one of its gang
     for each in engine.preemption.together(nomination):
         drop(engine, each, now_ns, out)
     _wake(engine, nomination, now_ns)
 
 
 def _wake(engine: Engine, nomination: Nomination, now_ns: int) -> None:
-    """Wake the pod, or the one that waits for its gang."""
+    """Wake the pod, or the head of its gang."""
     waiting = _waits_for(engine, nomination)
     engine.queue.wake(waiting.pod.uid if waiting else nomination.pod.uid, now_ns)
 
 
 def _waits_for(engine: Engine, nomination: Nomination) -> WaitingPod | None:
-    """Return the pod in the queue, or the head of its gang."""
+    """Return the pod in the queue, or the head of its gang; None if neither waits."""
     gang = nomination.pod.gang
     members = engine.queue.gangs.of(gang) if gang else None
     head = members.head if members else None
@@ -60,7 +60,7 @@ def _waits_for(engine: Engine, nomination: Nomination) -> WaitingPod | None:
 
 
 def drop(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
-    """Keep nothing for the pod any more."""
+    """Give up the pod's kept place."""
     engine.preemption.nominations.pop(nomination.pod.uid, None)
     engine.preemption.let_go(nomination)
     is_over(engine, nomination, now_ns)
@@ -68,10 +68,10 @@ def drop(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]
 
 
 def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
-    """Wake the pods that may use a place that is no longer kept: those that fit, those that may
+    """Wake the pods that may use the place, which is no longer kept: those that fit, those that may
     preempt there, and those that the queue's limit may let in."""
     engine.wake_for_freed(nomination.node, now_ns, nomination.pod.team_queue)
-    takes_back = engine.teams.rules.reclaim  # no priority beats another queue's places
+    takes_back = engine.teams.rules.reclaim  # across queues places are not taken by priority
     wake_others(engine, FAR if takes_back else nomination.priority, now_ns)
 
 
@@ -84,7 +84,7 @@ def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
 
 
 def look_at_gangs(engine: Engine, now_ns: int, out: list[Command]) -> None:
-    """Give up places kept for gangs that cannot start."""
+    """Give up places kept for gangs that have been unable to start for a while."""
     preemption = engine.preemption
     kept = {each.pod.gang.key: each for each in preemption.nominations.values() if each.pod.gang}
     before = preemption.gathers_since
@@ -100,12 +100,12 @@ def look_at_gangs(engine: Engine, now_ns: int, out: list[Command]) -> None:
             beat(engine, nomination, now_ns, out)
 
 
-# --- what is taken in -----------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Command]) -> None:
-    """Keep a place for a pod that the API shows as nominated: what is free of the place that it
-    would have without those who leave."""
+    """Keep a place for a pod that the API shows as nominated: what is free of the place that the
+    pod would get without the pods that leave for it."""
     pod, preemption = event.pod, engine.preemption
     profile, table = engine.profile_of(pod), engine.ledger.table
     row = table.row_of.get(event.node, -1)
@@ -129,7 +129,7 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
 
 
 def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
-    """Handle an event that only matters here."""
+    """Handle an event that only concerns preemption."""
     match event:
         case BudgetsChanged():
             take_budgets(engine, event, now_ns)
@@ -137,12 +137,11 @@ def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None
             nominated(engine, event, now_ns, out)
 
 
-# --- what becomes of it ---------------------------------------------------------------------------
+# --- victims, and other changes -------------------------------------------------------------------
 
 
 def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
-    """Note that the pod holds nothing on the node any more, and keep more for the pods nominated
-    there."""
+    """Hold capacity that a pod freed on the node, for the pods nominated there."""
     preemption = engine.preemption
     for nomination in preemption.on_node(node):
         nomination.leaving.discard(uid)
@@ -155,10 +154,10 @@ def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
 
 
 def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
-    """Wake pods when more is free on the node. Pods nominated there try if that may be enough with
-    what is kept, even while victims are still leaving; a gang tries after its back-off, as it may
-    need more elsewhere. More important pods may take what is kept, and others may have pods moved
-    there now."""
+    """Wake pods when more is free on the node. Pods nominated there try if it may be enough
+    together with their kept places, even while victims are still leaving; a gang tries after its
+    back-off, as it may need more elsewhere. More important pods are woken because they may take
+    kept places, others because they may have pods moved there now."""
     engine.preemption.moves.changed(now_ns)
     if (row := engine.ledger.table.row_of.get(node)) is None:
         return
@@ -172,7 +171,7 @@ def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
         freed = _free_without(engine, own, row)
         if waiting.parked_in is not None and waiting.parked_in.could_fit(freed):
             engine.queue.wake(waiting.pod.uid, now_ns, at_once=waiting.group.gang == "")
-    if there:  # more important ones take what is kept as if it were free
+    if there:  # more important pods take kept places as if they were free
         lowest = min(each.priority for each in there)
         freed = _free_without(engine, there, row)
         whom = partial(_is_above, lowest)
@@ -180,8 +179,8 @@ def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
 
 
 def _free_without(engine: Engine, kept: Sequence[Nomination], row: int) -> FreedNode:
-    """Return the node of this row as if nothing were kept there for these. Nothing is held for a
-    pod that is being decided."""
+    """Return the node of this row as if nothing were kept there for these nominations. Nothing is
+    held for a pod that is being decided."""
     held = [each for each in kept if kept_uid(each.pod.uid) in engine.ledger.holdings]
     for each in held:
         engine.preemption.let_go(each)
@@ -196,7 +195,7 @@ def _is_above(priority: int, waiting: WaitingPod) -> bool:
 
 
 def gone(engine: Engine, uid: str, held: Holding | None, now_ns: int, out: list[Command]) -> None:
-    """Forget a pod that is gone, and free what it held and what was kept for it."""
+    """Forget a pod that is gone; wake pods that may use what it held or what was kept for it."""
     preemption, node = engine.preemption, held.placement.node if held else ""
     priority = preemption.forget(uid)
     nomination = preemption.nominations.get(uid)
@@ -211,7 +210,7 @@ def gone(engine: Engine, uid: str, held: Holding | None, now_ns: int, out: list[
 
 
 def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
-    """Note a bound pod's priority and group, and free what was kept for it."""
+    """Record a bound pod's priority and whether it may move, and give up the place kept for it."""
     uid, preemption = event.placement.uid, engine.preemption
     if (movable := event.movable or None) is not None or uid in preemption.movable:
         preemption.may_move(uid, movable, event.placement.node)
@@ -226,8 +225,8 @@ def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Comma
 
 
 def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Command]) -> None:
-    """Handle a victim that was not evicted: pods that waited for it search again. A pod of a gang
-    that runs only in part is asked again."""
+    """Handle a failed eviction: pods that waited for it search again. A pod of a gang that runs
+    only in part is evicted again later."""
     if engine.queue.gangs.stays(event.uid):
         out.append(Wake(now_ns + REFUSED_NS))
     if event.uid not in engine.preemption.going:
@@ -240,10 +239,10 @@ def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Comman
 
 
 def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
-    """Wake pods of at most this priority to search for victims, if there may be any."""
+    """Wake pods of at most priority `up_to` to search for victims, if there may be any."""
     if not engine.queue.any_parked:
         return
-    everybody = engine.teams.rules.reclaim  # also of one's own priority, and higher ones
+    everybody = engine.teams.rules.reclaim  # a queue reclaims from pods of any priority
     above = -FAR if everybody else engine.preemption.lowest()
     engine.queue.wake_preemptors(above, up_to, now_ns)
 
@@ -256,7 +255,7 @@ def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
 
 
 def due(engine: Engine, now_ns: int) -> None:
-    """Wake pods after a wait: victims that were refused may be asked again, or moved."""
+    """Wake pods when evictions that were refused may be tried again, or moves searched."""
     if engine.preemption.due(now_ns):
         engine.preemption.moves.changed(now_ns)
         wake_others(engine, FAR, now_ns)

@@ -1,13 +1,13 @@
-"""Knows the pods that may be preempted, and keeps places for nominated pods while victims leave.
+"""Tracks the pods that may be preempted, and keeps places for nominated pods while victims leave.
 
     Unschedulable ──victims found──▶ NOMINATED ──all gone──▶ tried ──▶ placed: forgotten
                                         │ ▲                    └─ fits nowhere: searched anew
          beaten, gone, a victim stays ◀─┘ └── a victim is gone: more is kept
 
 A nominated pod holds nothing yet, but the free part of its place is held for it under a separate
-UID (`kept_uid`): no pod of its priority or lower takes what others were ended for, and accounts
-stay exact. Pods of higher priority take it as if it were free. Rules about other pods count it as
-if it were there, except affinity.
+UID (`kept_uid`): no pod of its priority or lower takes what victims were evicted for, and the
+ledger stays exact. Pods of higher priority take the place as if it were free. Rules about other
+pods, except affinity, count the nominated pod as if it ran there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,7 +27,8 @@ from weft.model.queue_rules import MoveRules
 
 KEPT = "kept-for/"
 REFUSED_NS = 30_000_000_000
-"""For so long nobody asks again for a pod that a budget, or the API server, did not let go."""
+"""After a budget or the API server refused a pod's eviction, it is not tried again for this
+long."""
 
 GangOf = Callable[[str], GangMembers[WaitingPod] | None]
 
@@ -43,8 +44,8 @@ def is_kept(uid: str) -> bool:
 
 
 class Nomination:
-    """A nominated pod: its `place` on a node once all of `leaving` are gone. Pods above `priority`
-    may take it; for a gang, the head's priority counts for all of its pods.
+    """A nominated pod, which gets the `place` once all pods in `leaving` are gone. Pods above
+    `priority` may take the place; for a gang, the head's priority counts for all of its pods.
     """
 
     __slots__ = ("leaving", "place", "pod", "priority")
@@ -61,13 +62,13 @@ class Nomination:
 
     @property
     def node(self) -> str:
-        """Return the node's name."""
+        """Return the name of the place's node."""
         return self.place.node
 
 
 class Preemption:
     """The priorities and start times of placed pods, nominations by pod, and budgets. `on`: some
-    profile preempts, or pods are moved for waiting ones; otherwise nothing is noted here.
+    profile preempts, or pods are moved for waiting pods; otherwise nothing is recorded here.
     """
 
     def __init__(
@@ -84,15 +85,15 @@ class Preemption:
         self.standings: dict[str, tuple[int, int]] = {}
         self.nominations: dict[str, Nomination] = {}
         self.budgets: dict[str, Budget] = {}
-        self.going: dict[str, PreemptedFor] = {}  # those asked to go, and for whom
+        self.going: dict[str, PreemptedFor] = {}  # pods being evicted, and for which pod
         self.gathers_since: dict[str, int] = {}  # gangs that cannot start, and have places kept
-        self.movable: dict[str, PodRequest] = {}  # those that may move, as they come anew
-        self._stays: dict[str, int] = {}  # asked in vain, until when they are left alone
+        self.movable: dict[str, PodRequest] = {}  # pods that may move, when created again
+        self._stays: dict[str, int] = {}  # pods not to be evicted again before this time
         self._ledger, self._existing, self._gang_of = ledger, existing, gang_of
         self._lower: LowerPods | None = None
         self._movers: LowerPods | None = None
 
-    # --- who may be ended ---
+    # --- pods that may be evicted ---
 
     @property
     def lower(self) -> LowerPods:
@@ -103,7 +104,7 @@ class Preemption:
 
     @property
     def movers(self) -> LowerPods:
-        """Return the columns of those of them that may move, where no budget forbids it."""
+        """Return the columns of pods that may move, if no budget forbids it; built on first use."""
         if self._movers is None:
             self._movers = LowerPods(self._ledger, self._standing_of_movable)
         return self._movers
@@ -118,7 +119,7 @@ class Preemption:
                 columns.touch(node)
 
     def note(self, uid: str, priority: int, since_ns: int, node: str) -> None:
-        """Note that the pod has a place, and may be ended for pods of a higher priority."""
+        """Record that the pod has a place, and may be evicted for pods of a higher priority."""
         before = self.standings.get(uid)
         if self.moves.since:
             self.moves.forget(uid)
@@ -127,12 +128,13 @@ class Preemption:
             self._changed_on(node)
 
     def may_not_be_ended(self, uid: str, node: str) -> None:
-        """Note that the pod belongs to another scheduler, and may not be ended."""
+        """Record that the pod belongs to another scheduler, and may not be evicted."""
         if self.standings.pop(uid, None) is not None:
             self._changed_on(node)
 
     def forget(self, uid: str) -> int | None:
-        """Note that the pod has no place any more; return its priority, if it could be ended."""
+        """Record that the pod has no place any more; return its priority, None if it may not be
+        evicted."""
         if self.moves.since:
             self.moves.forget(uid)
         self.going.pop(uid, None)
@@ -142,8 +144,8 @@ class Preemption:
         return None if standing is None else standing[0]
 
     def may_move(self, uid: str, request: PodRequest | None, node: str) -> None:
-        """Note that the pod may be moved, and the request with which its controller creates it
-        again; None: it may not."""
+        """Record that the pod may be moved, and the request with which its controller would create
+        it again; None means that it may not."""
         if request is None:
             self.movable.pop(uid, None)
         else:
@@ -151,8 +153,8 @@ class Preemption:
         self._changed_on(node)
 
     def may_end(self, uid: str) -> bool:
-        """Return Return True if the pod may be ended for one of a higher priority, and was not
-        asked yet."""
+        """Return True if the pod may be evicted for pods of a higher priority, and is not being
+        evicted already."""
         return uid in self.standings and uid not in self.going and uid not in self._stays
 
     def _standing(self, holding: Holding) -> tuple[int, bool]:
@@ -183,8 +185,9 @@ class Preemption:
         return {budget.name: budget.allowed for budget in self.budgets.values()}
 
     def victims_on(self, node: str, below: int) -> list[Victim]:
-        """Return the pods of the node that may be ended for one of this priority. Pods of a gang
-        come together if it ends as one, or would be left with fewer pods than it needs."""
+        """Return the pods of the node that may be evicted for a pod of priority `below`. Pods of a
+        gang are one victim if the gang ends as one, or would be left with fewer pods than it needs.
+        """
         here = [
             holding.placement.uid
             for holding in self._ledger.pods_on(node)
@@ -215,13 +218,13 @@ class Preemption:
         return Victim(uids, max(p for p, _ in standings), min(s for _, s in standings), (*budgets,))
 
     def violations_of(self, victims: Iterable[Victim]) -> int:
-        """Return how many more evictions these are than budgets allow."""
+        """Return how many more evictions these victims are than budgets allow."""
         return violations(victims, self.allowed)
 
-    # --- those who go ---
+    # --- pods being evicted ---
 
     def goes(self, uid: str, why: PreemptedFor) -> None:
-        """Note that the pod was asked to leave for another one."""
+        """Record that the pod is being evicted for another one."""
         before = self.going.get(uid)
         if before is None or self._counts_for(before, why.pod_priority):
             self.going[uid] = why
@@ -231,8 +234,9 @@ class Preemption:
         return why.pod_priority < priority or why.uid not in self.nominations
 
     def going_for(self, priority: int) -> Iterator[str]:
-        """Return the pods that a pod of this priority may count as leaving: they leave for less
-        important pods, or for pods that no longer wait for them. Several pods may wait for one."""
+        """Return the pods that a pod of this priority may count as leaving: pods evicted for less
+        important pods, or for pods that no longer wait for them. Several pods may wait for the same
+        pod."""
         awaited = {uid for each in self.not_below(priority) for uid in each.leaving}
         counted = (uid for uid, why in self.going.items() if self._counts_for(why, priority))
         return (uid for uid in counted if uid not in awaited)
@@ -242,7 +246,7 @@ class Preemption:
         return (each for each in self.nominations.values() if each.leaving & self.going.keys())
 
     def awaited_by(self, pod: PodRequest, uids: Iterable[str]) -> None:
-        """Assign pods that already leave to this one: no other pod of its priority counts on
+        """Assign pods that are already leaving to this pod: no other pod of its priority counts on
         them."""
         name = f"{pod.namespace}/{pod.name}"
         for uid in uids:
@@ -250,15 +254,15 @@ class Preemption:
             self.goes(uid, PreemptedFor(pod.uid, name, pod.priority, own))
 
     def goes_not(self, uid: str, until_ns: int) -> list[Nomination]:
-        """Note that the pod does not leave, and is not asked again before `until_ns`; return the
-        nominations that waited for it."""
+        """Record that the pod's eviction failed, and is not tried again before `until_ns`; return
+        the nominations that waited for it."""
         self.going.pop(uid, None)
         self._stays[uid] = until_ns
         self._touch(uid)
         return [each for each in self.nominations.values() if uid in each.leaving]
 
     def due(self, now_ns: int) -> bool:
-        """Return True if a refused pod may be asked again by now."""
+        """Return True if a refused eviction may be tried again by now."""
         over = [uid for uid, until_ns in self._stays.items() if until_ns <= now_ns]
         for uid in over:
             del self._stays[uid]
@@ -308,7 +312,7 @@ class Preemption:
         return found or [nomination]
 
     def _beside(self, pod: PodRequest) -> list[Nomination]:
-        """Return the pod's nomination, and those of its gang."""
+        """Return the nominations of the pod and of its gang."""
         return [each for each in self.nominations.values() if pod.goes_with(each.pod)]
 
     def of_pods(self, uids: Iterable[str]) -> list[Nomination]:
@@ -324,13 +328,13 @@ class Preemption:
         return (each for each in list(self.nominations.values()) if each.node == node)
 
     def leaving_on(self, nodes: Collection[str]) -> list[str]:
-        """Return the pods leaving for any place kept on these nodes. What one nomination holds in
-        excess meanwhile, another gets once they are gone."""
+        """Return the pods leaving for any place kept on these nodes. Capacity that one nomination
+        holds in excess until then becomes available to the others."""
         kept = (each for each in self.nominations.values() if each.node in nodes)
         return sorted({uid for each in kept for uid in each.leaving})
 
     def keep(self, nomination: Nomination) -> None:
-        """Hold what is free of its place now."""
+        """Reserve what is free of the nominated place now."""
         uid = kept_uid(nomination.pod.uid)
         self._ledger.release(uid)
         self._existing.put_kept(uid, nomination.pod, nomination.node)
@@ -339,19 +343,19 @@ class Preemption:
             self._ledger.reserve(replace(part, shares=(), ports=()))
 
     def keep_again(self, pod: PodRequest) -> None:
-        """Hold the kept places again after a failed decision for the pod or its gang."""
+        """Reserve the places of the pod and its gang again, after a failed decision."""
         for each in self._beside(pod):
             self.keep(each)
 
     def let_go(self, nomination: Nomination) -> Holding | None:
-        """Hold nothing for it any more."""
+        """Release what is held for the nomination; return it, None if nothing was held."""
         uid = kept_uid(nomination.pod.uid)
         self._existing.remove(uid)
         return self._ledger.release(uid)
 
 
 def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
-    """Return the free part of the place, under this UID; None if nothing is free."""
+    """Return the part of the place that is free, under this UID; None if nothing is free."""
     table = ledger.table
     row = table.row_of.get(place.node)
     if row is None:

@@ -1,12 +1,12 @@
-"""Answers kube-scheduler's preempt verb: the victims on each node so that the pod fits.
+"""Answers kube-scheduler's preempt verb: the victims on each node whose eviction makes the pod fit.
 
-    proposed, and enough on a card too         kept as they are
-    proposed, and no help on any card          others are searched among those of the node's cards
-    nobody proposed (after Kubernetes 1.37)    the same
+    victims proposed, and enough on a GPU too     kept as they are
+    victims proposed, but no help on any GPU      others are searched among the pods of the GPUs
+    no victims proposed (after Kubernetes 1.37)   likewise
 
-Until 1.37 kube-scheduler proposes victims by what the node has in all, and leaves out a node on
-which only a card is too full; later it sends that one with an empty list, and takes an empty list
-in the answer for an error. Pure questions: nobody is asked to go here.
+Until 1.37 kube-scheduler proposes victims by the node's totals, and leaves out a node on which only
+a GPU is too full; later versions send such a node with an empty list, but treat an empty list in
+the answer as an error. Pure questions: nothing is evicted here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ from weft.model import PodRequest
 
 
 class OfferedVictims(NamedTuple):
-    """Pods (by UID) whose end makes room on one node, and how many more that is than disruption
-    budgets allow."""
+    """Pods (by UID) whose end makes room on one node, and by how many evictions they exceed
+    disruption budgets."""
 
     uids: tuple[str, ...] = ()
     violations: int = 0
@@ -39,9 +39,10 @@ def offered_victims(
     *,
     by_sums: bool,
 ) -> dict[str, OfferedVictims]:
-    """Return the nodes where ending pods helps, and which pods. Where others than those `proposed`
-    must be found, on the 48 likeliest nodes. `by_sums`: nothing but what nodes have in all can have
-    made kube-scheduler propose them, so others may go in their stead; else they go too."""
+    """Return the nodes where ending pods helps, and which pods. If other pods than those `proposed`
+    must be found, only the 48 likeliest nodes are searched. `by_sums`: kube-scheduler can only have
+    proposed victims because of node totals, so other pods may be evicted instead; otherwise the
+    proposed ones are evicted too."""
     rights, rows = rights_of(engine, pod), engine.ledger.table.row_of
     fits = FitTrials(engine, profile, WaitingPod(pod, profile, 0), rights)
     offers, others = {}, {}
@@ -66,7 +67,7 @@ def offered_victims(
 
 
 class _CardVictims:
-    """Searches victims for one pod on nodes' cards."""
+    """Searches victims for one pod on nodes' GPUs."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class _CardVictims:
         self._known, self._fits = engine.assess(profile, pod, None), fits
 
     def likeliest(self, nodes: Mapping[str, OfferedVictims]) -> Iterator[str]:
-        """Yield those of the nodes that are worth a search, the likeliest first."""
+        """Yield the nodes that are worth a search, the likeliest first."""
         table = self._engine.ledger.table
         here = np.zeros(table.count, dtype=np.bool_)
         here[[table.row_of[name] for name in nodes]] = True
@@ -89,8 +90,8 @@ class _CardVictims:
             yield table.nodes[row].name
 
     def on(self, node: str, beside: OfferedVictims) -> OfferedVictims | None:
-        """Return the victims on this node, including `beside`, who leave in any case; None if there
-        are none."""
+        """Return the victims on this node, including `beside`, which are evicted in any case; None
+        if no victims help."""
         engine, table = self._engine, self._engine.ledger.table
         everywhere = np.ones(table.count, dtype=np.bool_)
         search = self._search(everywhere, beside.uids)
@@ -117,8 +118,8 @@ class _CardVictims:
         )
 
     def _victims_on(self, node: str) -> list[Victim]:
-        """Pods that may be ended, and that kube-scheduler sees there: their binding is done, and of
-        a gang no pod is elsewhere."""
+        """Return pods of the node that may be evicted and that kube-scheduler sees there: pods that
+        are bound, and not of a gang with pods on other nodes."""
         there = {
             holding.placement.uid
             for holding in self._engine.ledger.pods_on(node)

@@ -1,14 +1,14 @@
 """Learns from pods that ran out of GPU memory how much pods like them need. A pod's request cannot
-be changed in Kubernetes, so the lesson applies to its *workload* (the controller creates the next
-pod): what Weft charges for its pods from then on.
+be changed in Kubernetes, so what is learnt applies to the next pods of its *workload*, which its
+controller creates: Weft charges them more than they request.
 
-    first time    1.25 × the larger of what it asked and what it was seen to use, at most the card;
-                  and never again on borrowed memory
+    first time    1.25 × the larger of its request and its observed peak, at most the card; and its
+                  pods no longer borrow memory
     second time   a GPU of its own
 
-Lessons only grow, and are plain values that a host stores for the next process. Each OOM end has a
-name, so that it counts once however often it is reported. Beyond `MOST` workloads the one that
-failed least recently is forgotten.
+Charges only grow, and are plain values that a host stores for the next process. Each out-of-memory
+end has a name, so that it counts once even if it is reported several times. Beyond `MOST`
+workloads, the one that failed least recently is forgotten.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ MOST = 1_000
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A pod of this workload, placed so, ran out of GPU memory; it may go on, and run out again.
-    `end` names this occurrence. `peak_mib` is the most it was seen to use of a GPU (0: unseen).
-    `over`: the pod ends by it, so that another takes its place.
+    """A pod of this workload, at this placement, ran out of GPU memory; it may continue, and run
+    out again. `end` names this occurrence. `peak_mib` is the most memory of a GPU that it was seen
+    to use (0: unknown). `over`: the pod ended, so that its controller creates another.
     """
 
     placement: Placement
@@ -38,10 +38,11 @@ class OutOfMemory(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class OomRecord(msgspec.Struct, frozen=True, gc=False):
-    """A workload's OOM ends, and the least that a GPU must give it, MiB.
+    """A workload's out-of-memory ends, and the least memory of a GPU that its pods are charged,
+    MiB.
 
-    Beyond `ALONE_AFTER` `times` are not counted: nothing depends on more. `ends` are those counted,
-    as far as their names are known.
+    `times` is not counted beyond `ALONE_AFTER`, as nothing depends on more. `ends` are the names of
+    the counted ends, where known.
     """
 
     times: int
@@ -56,7 +57,7 @@ class OomRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class OomCharge(msgspec.Struct, frozen=True, gc=False):
-    """A pod is charged by its workload's lesson rather than by its own request."""
+    """The reason why a pod is charged more than it requests: its workload ran out of memory."""
 
     workload: str
     times: int
@@ -64,8 +65,8 @@ class OomCharge(msgspec.Struct, frozen=True, gc=False):
 
 
 class OomHistory:
-    """Every lesson learnt, by workload, the latest last. `owed` are pods still to come in the place
-    of those that ran out of memory."""
+    """The record of each workload, the latest last. `owed` counts pods that are still to come
+    instead of pods that ran out of memory."""
 
     def __init__(self) -> None:
         self.known: dict[str, OomRecord] = {}
@@ -89,7 +90,7 @@ class OomHistory:
         return oom_record if oom_record != before else None
 
     def merge(self, oom_history: dict[str, OomRecord]) -> bool:
-        """Take over what other processes learnt; True if any of it is new."""
+        """Merge in what other processes learnt; return True if any of it is new."""
         new = False
         for workload, oom_record in oom_history.items():
             known = self.known.get(workload, _NOTHING)
@@ -106,7 +107,8 @@ class OomHistory:
             del self.known[oldest], self.owed[oldest]
 
     def goes_first(self, pod: PodRequest) -> bool:
-        """True, once for each, if the pod takes the place of one that ran out of memory."""
+        """Return True if the pod replaces one that ran out of memory; each such end counts for one
+        pod only."""
         workload = workload_of(pod)
         if workload not in self.owed:
             return False
@@ -116,7 +118,7 @@ class OomHistory:
         return True
 
     def shape_of(self, pod: PodRequest) -> Shape:
-        """Return the charge that the workload's past demands of the pod."""
+        """Return the shape with which the pod is charged, given its workload's record."""
         oom_record = self.known.get(workload_of(pod)) if self.known else None
         if oom_record is None:
             return pod.shape
@@ -126,7 +128,8 @@ class OomHistory:
         return replace(pod.shape, gpu_requests=gpu_requests)
 
     def charged(self, pod: PodRequest) -> OomCharge | None:
-        """For the record: whether a lesson, and not its request alone, says what it is charged."""
+        """Return the workload's record if it changes what the pod is charged, else None; for the
+        decision record."""
         workload = workload_of(pod)
         oom_record = self.known.get(workload) if self.known else None
         if oom_record is None or not any(
@@ -137,8 +140,7 @@ class OomHistory:
 
 
 def workload_of(pod: PodRequest) -> str:
-    """Return the workload whose next pod is like this one; a pod that nobody recreates is its
-    own."""
+    """Return the name of the pod's workload; for a pod that no controller recreates, its UID."""
     return pod.workload or pod.uid
 
 

@@ -1,18 +1,19 @@
 """Picks the pod to evict from a GPU that Weft assigned twice. A pure function of its arguments. The
-ledger never books beyond a GPU's size, but it charges facts: a pod that another scheduler bound, or
-one that a paused Weft bound after another had taken over. The choice follows from API objects
-alone, so that every Weft process, also a new one, picks the same pod:
+ledger never reserves more than a GPU has, but it charges every bound pod: also one that another
+scheduler bound, or that a paused Weft process bound after another one had taken over. The choice
+follows from API objects alone, so that every Weft process, also a new one, picks the same pod:
 
     1. when it was bound: the PodScheduled condition's time, which the API server writes at the
-       Binding, in whole seconds. (When it was *decided* would say the opposite: the decision that
-       slipped through a pause is the older one, and landed later.)
-    2. in one second: the higher term (`weft.dev/term`) stays; a lower one had lost the lease.
-    3. then by UID: arbitrary, but everybody's answer.
+       Binding, in whole seconds. (The time of the decision would be misleading: a decision that a
+       pause delayed is older, but was bound later.)
+    2. within one second: the higher term (`weft.dev/term`); a leader of a lower one had lost the
+       Lease.
+    3. then by UID: arbitrary, but the same in every process.
 
-In this order each pod stays if it fits with those that stay, as if the API server had checked GPUs
-at each Binding. So no more pods are evicted than necessary. Only pods whose placement Weft wrote,
-unchanged since their Binding, are considered. A node that became smaller is no double booking, and
-pods that have run for long stay.
+In this order each pod stays if it fits with the pods that stay, as if the API server had checked
+GPUs at each Binding. So no more pods are evicted than necessary. Only pods whose placement Weft
+wrote, unchanged since their Binding, are considered. Pods on a node that became smaller, and pods
+that have run for a long time, are not evicted.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,19 +25,19 @@ from weft.core.ledger import Holding, Ledger
 from weft.model import Gpu, Node, Share
 
 RECENT_NS = 600 * 1_000_000_000
-"""Only a pod bound so recently is evicted. A double booking is seen within seconds, or by the next
-leader; what shows up later was rather made by nodes that changed."""
+"""Only a pod bound this recently is evicted. A double booking is noticed within seconds, or by the
+next leader; one that shows up later is more likely due to nodes that changed."""
 
 
 Excuse = Literal["", "shrunk-node", "larger-card", "undated", "long-ago"]
-"""Why a pod that was booked twice stays all the same; "": it goes."""
+"""The reason why a double-booked pod is not evicted; "" if it is."""
 
 
 class OverbookedGpu(msgspec.Struct, frozen=True, gc=False):
     """A GPU that holds more than it has: by how much, and the UIDs of its pods.
 
-    `split` is a card that is held together with a MIG instance of it. `certain`: all its pods are
-    known to be there, with what is charged for them; else it is the most that there may be.
+    `split`: pods hold both the card and a MIG instance of it. `certain`: all its pods are known to
+    hold what they are charged; otherwise the excess is the most that it may be.
     """
 
     node: str
@@ -62,8 +63,8 @@ class OverbookedGpu(msgspec.Struct, frozen=True, gc=False):
 class PodBinding(msgspec.Struct, frozen=True, gc=False):
     """The binding of a pod that Weft placed, as the API has it now.
 
-    `bound_ns` is when, nanoseconds since 1970 (0: nobody says), and `held_ns` how long ago that
-    was; `term` is the leader's that decided.
+    `bound_ns` is the time of the binding, nanoseconds since 1970 (0: unknown), `held_ns` the time
+    since then; `term` is the term of the leader that decided.
     """
 
     uid: str
@@ -73,7 +74,8 @@ class PodBinding(msgspec.Struct, frozen=True, gc=False):
 
 
 class DoubleBooking(msgspec.Struct, frozen=True, gc=False):
-    """The reason to evict: so much of the GPU is missing `beside` the pods (UIDs) bound before."""
+    """The reason to evict a pod: this much of the GPU is lacking for it `beside` the pods (UIDs)
+    bound before it."""
 
     gpu: int
     beside: tuple[str, ...]
@@ -84,8 +86,8 @@ class DoubleBooking(msgspec.Struct, frozen=True, gc=False):
 
 
 class DoubleBookedPod(NamedTuple):
-    """A pod, bound `held_ns` ago, that does not fit beside those bound before it; `excuse` says why
-    it stays anyway."""
+    """A pod, bound `held_ns` ago, that does not fit beside the pods bound before it; `excuse` is
+    the reason why it is not evicted anyway."""
 
     held: Holding
     why: DoubleBooking
@@ -96,8 +98,8 @@ class DoubleBookedPod(NamedTuple):
 def overbooked_gpus(
     ledger: Ledger, name: str, unsure: Callable[[str], bool]
 ) -> tuple[OverbookedGpu, ...]:
-    """Return the GPUs of this node that hold more than they have. `unsure` pods (UIDs) may hold
-    less, or be elsewhere on the node."""
+    """Return the GPUs of this node that are charged more than they have. `unsure` pods (UIDs) may
+    hold less, or be elsewhere on the node."""
     table = ledger.table
     row = table.row_of.get(name)
     if row is None:
@@ -128,8 +130,8 @@ def overbooked_gpus(
 def double_booked(
     ledger: Ledger, name: str, bindings: Iterable[PodBinding]
 ) -> list[DoubleBookedPod]:
-    """Return those of a node's pods that do not fit beside those bound before them, in that
-    order."""
+    """Return the pods of a node that do not fit beside the pods bound before them, in the order of
+    binding."""
     row = ledger.table.row_of.get(name)
     if row is None:
         return []
@@ -153,10 +155,10 @@ def double_booked(
 def first_overbooked(
     ledger: Ledger, name: str, bindings: Iterable[PodBinding], *, shrunk: bool
 ) -> DoubleBookedPod | None:
-    """Return the first of a node's pods that does not fit beside those bound before it, if there is
-    one.
+    """Return the first of a node's pods that does not fit beside the pods bound before it; None if
+    all fit.
 
-    `shrunk`: the node has shown larger or more GPUs than now.
+    `shrunk`: the node had larger or more GPUs before.
     """
     by_uid = {binding.uid: binding for binding in bindings}
     late = double_booked(ledger, name, by_uid.values())
@@ -178,8 +180,8 @@ def first_overbooked(
 
 
 def _larger_than_its_card(ledger: Ledger, holding: Holding) -> bool:
-    """Return True if one share alone is more than its card has: then the card is not what it
-    was."""
+    """Return True if a single share is more than its card has: the card then is not the one that
+    was assigned."""
     node: Node = ledger.table.nodes[ledger.table.row_of[holding.placement.node]]
     cards = {gpu.index: gpu for gpu in node.gpus}
     return any(
@@ -199,7 +201,7 @@ def _does_not_fit(
     for index in sorted({share.gpu for share in shares}):
         gpu = cards.get(index)
         if gpu is None:
-            continue  # a GPU that is gone is nobody's second booking
+            continue  # no double booking: the GPU is gone
         residents = staying.get(index, [])
         together = [share for _, share in residents] + [s for s in shares if s.gpu == index]
         memory = sum(share.memory_mib for share in together) - _limit(gpu, permille)

@@ -1,7 +1,6 @@
-"""Matches waiting pods to places, for policies that read `pending`; the last filter. The `Assessor`
-caches what a shape may have; the waiting pods change with every event, so this filter is applied
-each time, and only to nodes that fit.
-"""
+"""Filters the places of a pod by matching waiting pods to places, for policies that read `pending`.
+The waiting pods change with every event, so this filter is not cached: it is applied last, each
+time, and only to nodes that fit."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +14,7 @@ from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Code, PodRequest, Shape
 
 ROWS = 64
-"""So many of the best nodes are weighed, beside two for each pod that waits."""
+"""The number of best nodes that are considered, plus two for each waiting pod."""
 
 
 def pending(
@@ -70,7 +69,7 @@ def among(
 
 
 def _best(total: Ints, rows: Ints, most: int) -> Ints:
-    """Return the best `most` of these rows, in order; of equals the first."""
+    """Return the best `most` of these rows, in order; among equals the first ones."""
     if len(rows) <= most:
         return rows
     scores = total.take(rows)
@@ -80,7 +79,8 @@ def _best(total: Ints, rows: Ints, most: int) -> Ints:
 
 
 def _choose_again(narrowed: Assessment, query: Query, rows: Ints, profile: Profile) -> None:
-    """Choose the best remaining device of each node, and its score if one policy scores."""
+    """Choose the best remaining device of each node, and update the scores if a single policy
+    scores."""
     scorer: Policy | None = profile.device_scorer
     assert scorer is not None
     scores = ask.score_devices(scorer, query)

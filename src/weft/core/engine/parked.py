@@ -1,4 +1,5 @@
-"""Groups parked pods that are alike, with what they wait for and which nodes are worth a try."""
+"""Groups like parked pods, with the changes that they wait for and the nodes that are worth a
+try."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -14,21 +15,21 @@ BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
 LEFT_AT_MOST = 256
-"""Groups of pods alike of which nobody is parked, and which are known by what they waited for."""
+"""Empty groups that are remembered, with the changes that their pods waited for."""
 NOWHERE_MIB = 1 << 60
-"""More memory than any GPU has: no kind of GPU will do."""
+"""More memory than any GPU has: the request accepts no kind of GPU."""
 
 Key = tuple[int, ...]
 
 
 class IsParked(Protocol):
-    """A pod in the queue: `state` says where it waits."""
+    """A pod in the queue; `state` says where it waits."""
 
     state: str
 
 
 class HasShape(Protocol):
-    """An object whose pods have one shape."""
+    """The key of a group, whose pods have one shape."""
 
     @property
     def shape(self) -> Shape:
@@ -41,9 +42,9 @@ W = TypeVar("W", bound=IsParked)
 
 class FreedNode(NamedTuple):
     """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
-    (thousandths) free on each of its devices, and its row in the layout of this `generation`. It
-    may be free only for some pods: `for_whom` tells if for this one, and `by_pod` that pods that
-    are alike may differ in that."""
+    (thousandths) free on each of its devices, and its row in the layout of this `generation`. If it
+    is free only for some pods, `for_whom` returns True for these; `by_pod`: like pods may differ in
+    that."""
 
     cells: list[int]
     devices: list[tuple[int, int]]
@@ -54,14 +55,14 @@ class FreedNode(NamedTuple):
 
     @classmethod
     def on(cls, ledger: Ledger, row: int) -> "FreedNode":
-        """Return the node of this row now."""
+        """Return the node of this row with its present capacity."""
         table = ledger.table
         devices = [(state.memory, state.milli) for state in table.states_of(row)]
         return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
 
     def could_take(self, need: Need, least_mib: int) -> bool:
-        """Return True if one device has what the GPU request needs free, and at least this much
-        memory."""
+        """Return True if one device has enough free for the GPU request, and at least `least_mib`
+        of memory."""
         milli = need.milli
         if self.cells[MAX_MILLI_FREE] < milli or self.cells[MAX_MEMORY_FREE] < least_mib:
             return False
@@ -71,16 +72,18 @@ class FreedNode(NamedTuple):
 
 
 class Never(NamedTuple):
-    """Nodes that cannot take a shape, whatever else leaves them (its model, a taint), a bit each.
+    """Nodes that cannot take a shape even if all pods leave (GPU model, taint), one bit for each
+    row.
 
-    `generation` is the layout whose rows these are: of another one nothing is known.
+    `generation` is the layout of nodes that the rows belong to; for any other layout nothing is
+    known.
     """
 
     generation: int
     rows: bytes
 
     def covers(self, freed: FreedNode) -> bool:
-        """Return Return True if the node is among them."""
+        """Return True if the node is one of these."""
         if self.generation != freed.generation:
             return False
         return bool(self.rows[freed.row >> 3] >> (7 - (freed.row & 7)) & 1)
@@ -90,11 +93,12 @@ NOWHERE = Never(-1, b"")
 
 
 class ParkedGroup(Generic[K, W]):
-    """Parked pods of one profile and shape, with what a node must have to be worth a try.
+    """Parked pods of one profile and shape, with the capacity that a node must have to be worth a
+    try.
 
-    `heap` may still hold pods that left; `parked` counts those that did not. `never` are the nodes
-    that could not take them whatever leaves. `others` are the other demands of a gang whose head
-    is parked here.
+    `heap` may still hold pods that left the group; `parked` counts the others. `never` are the
+    nodes that could not take the pods even if other pods left. `others` are the other demands of a
+    gang whose head is parked here.
     """
 
     __slots__ = ("_least_mib", "demand", "heap", "key", "never", "others", "parked")
@@ -108,14 +112,13 @@ class ParkedGroup(Generic[K, W]):
         self.set_demand(demand)
 
     def set_demand(self, demand: Demand) -> None:
-        """The group's demand on the kinds of GPU that there are now."""
+        """Set the group's demand, resolved for the present kinds of GPU."""
         self.demand = demand
         self._least_mib = [_least_mib(need) for need in demand.needs]
 
     def could_fit(self, freed: FreedNode, *, by_requests: bool = False) -> bool:
-        """Return False if the node cannot help. Necessary, not sufficient: harvestable memory is
-        unknown here; `by_requests` ignores it.
-        """
+        """Return False if the node cannot help. True does not guarantee a fit: harvestable memory
+        is not checked; `by_requests` assumes that there is none."""
         if freed.for_whom is not None:
             of_all = freed._replace(for_whom=None)
             fits = self.could_fit(of_all, by_requests=by_requests)
@@ -136,17 +139,17 @@ class ParkedGroup(Generic[K, W]):
         return not self.never.covers(freed)
 
     def shapes(self) -> list[Shape]:
-        """Return all shapes of its pods."""
+        """Return all shapes of the group's pods."""
         return [self.key.shape, *(other.key.shape for other in self.others)]
 
     def first(self) -> W | None:
-        """Return the pod to be tried first; pods that left are dropped on the way."""
+        """Return the pod to be tried first; entries of pods that left are dropped."""
         while self.heap and self.heap[0][1].state != "parked":
             heapq.heappop(self.heap)
         return self.heap[0][1] if self.heap else None
 
     def first_for(self, freed: FreedNode) -> W | None:
-        """Return the first pod for which the node is free."""
+        """Return the first pod for which the node's capacity is free; None if there is none."""
         first, whom = self.first(), freed.for_whom
         if first is None or whom is None or whom(first):
             return first
@@ -155,7 +158,7 @@ class ParkedGroup(Generic[K, W]):
         return None if found is None else found[1]
 
     def tidy(self) -> None:
-        """Drop pods that left, once they are most of the heap."""
+        """Drop entries of pods that left, if they are most of the heap."""
         if len(self.heap) > 2 * self.parked + 8:
             self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
             heapq.heapify(self.heap)
@@ -167,7 +170,7 @@ def fits_without_harvest(group: ParkedGroup[K, W] | None, freed: FreedNode) -> b
 
 
 def _least_mib(need: Need) -> int:
-    """Return the least free memory that one GPU must have for the request, over the acceptable
+    """Return the least free memory, MiB, that a GPU must have for the request, over the acceptable
     kinds."""
     if need.gpu_request.split:
         return 0
@@ -175,9 +178,9 @@ def _least_mib(need: Need) -> int:
 
 
 class GroupsByRule(Generic[K, W]):
-    """Parked groups by the changes to pods and volumes that their rules wait for: an event only
-    looks at the groups and terms that it concerns. A woken group is mostly parked again, so its
-    empty entry stays for a while; a gang's does not, as its pods may differ by then.
+    """Indexes parked groups by the changes to pods and volumes that their rules wait for, so that
+    an event only visits the groups that it concerns. A woken group is mostly parked again, so its
+    empty entry is kept for a while, except for gangs, whose pods may differ the next time.
     """
 
     def __init__(self) -> None:
@@ -207,7 +210,7 @@ class GroupsByRule(Generic[K, W]):
             self._forget(next(iter(self._left)))
 
     def leave(self, group: ParkedGroup[K, W]) -> None:
-        """Remove a group of which no pod is parked any more."""
+        """Remove a group that has no parked pods any more."""
         if (number := self._known.get(group.key)) is None:
             return
         del self._groups[number]
@@ -225,7 +228,7 @@ class GroupsByRule(Generic[K, W]):
                 del self._numbers[key]
 
     def waiting_for(self, moved: PodsMoved) -> list[ParkedGroup[K, W]]:
-        """Return the groups that may fit since this changed, in the order of their first
+        """Return the groups that may fit after these changes, in the order of their first
         parking."""
         if not self._groups:
             return []
@@ -240,5 +243,5 @@ def _keys(moved: PodsMoved) -> Iterator[tuple[str, object]]:
 
 
 def backoff_ns(tries: int) -> int:
-    """Return the back-off of a pod after its `tries`-th failed try, nanoseconds."""
+    """Return the back-off of a pod after `tries` failed tries, nanoseconds."""
     return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

@@ -2,9 +2,9 @@
 namespace, request the same of one GPU, and run the same application or, if that is unknown, belong
 to the same workload. A run counts if it completed and its memory was watched without a gap
 (`telemetry/feed/memory_needs.py`). The largest peak is expected of the next pod, plus a margin that
-shrinks with the number of runs. A pod that ran out of memory raises it to its lesson, and a running
-pod, watched so, to what it has used so far. This is used for lending only: requests are still
-charged in full, against the declared limit.
+shrinks with the number of runs. A pod that ran out of memory raises the expected peak to its charge
+(`oom_history.py`), and a running pod, if watched without a gap, to what it has used so far. This is
+used for lending only: requests are still charged in full, against the declared limit.
 """
 
 from collections import OrderedDict
@@ -17,18 +17,17 @@ from msgspec.structs import replace
 from weft.model import GpuRequest, PodRequest, Shape
 
 MARGIN, FIRST_MARGIN, FEW = 102, 110, 3
-"""Expected is 1.02 times the most that was seen, as no two runs are quite the same; 1.10 times of
-fewer runs than three."""
+"""The expected peak, in % of the largest observed peak, as no two runs are the same: 102, or 110
+with fewer than three runs."""
 MOST = 10_000
-"""Kinds of pods that are known at most; the one heard of least recently is forgotten."""
+"""The most kinds of pods that are remembered; the one updated least recently is forgotten."""
 
 Kind = tuple[str, str, str]
 
 
 class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
-    """The present knowledge of a kind of pods, to be stored for the next process, and read back
-    from there. The kind is `namespace`, `owner` and `asks`; the rest as in `PeakUsage`.
-    """
+    """A kind of pods and its peak, in the form stored for the next process. The kind is
+    `namespace`, `owner` and `asks`; other fields as in `PeakUsage`."""
 
     namespace: str
     owner: str
@@ -38,20 +37,21 @@ class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeakUsage(msgspec.Struct, frozen=True, gc=False):
-    """The largest peak of a kind of pods, MiB, and how many runs were seen from start to end."""
+    """The largest peak of a kind of pods, MiB, and how many runs were observed from start to
+    end."""
 
     most_mib: int = 0
     runs: int = 0
 
 
 class HasPod(Protocol):
-    """The pod as it was placed."""
+    """A placed pod, with its request."""
 
     pod: PodRequest
 
 
 class Peaks:
-    """The peaks of each kind of pods; `fresh` are those for `news` to take out."""
+    """The peaks of each kind of pods; `fresh` are those that `news` has not returned yet."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Kind, PeakUsage] = OrderedDict()
@@ -60,12 +60,13 @@ class Peaks:
         self._running: Mapping[str, int] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
-        """Note a run's peak (0: not watched throughout); return True if this changes what is
-        expected."""
+        """Record a run's peak, MiB (0: not watched throughout); return True if this changes the
+        expected peak."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
 
     def running(self, placed: Mapping[str, HasPod], peaks_mib: Mapping[str, int]) -> None:
-        """Learn what pods (UID) used so far, where that is more than of pods like them is known."""
+        """Learn from what running pods (by UID) have used so far, if it is more than the known peak
+        of their kind."""
         before, self._running = self._running, peaks_mib
         for uid, most_mib in peaks_mib.items():
             holder = placed.get(uid)
@@ -77,9 +78,10 @@ class Peaks:
                 self._learn(holder.pod, most_mib, 0)
 
     def merge(self, peaks: Sequence[PeakLearnt]) -> bool:
-        """Take over other processes' peaks, the oldest first; True if expectations change."""
+        """Merge in other processes' peaks, the oldest first; return True if expected peaks
+        change."""
         changes = False
-        for peak in reversed(peaks):  # all of it before what was learnt here
+        for peak in reversed(peaks):  # other processes' peaks count as older than this one's
             kind = peak.namespace, peak.owner, peak.asks
             before = self.known.get(kind)
             known = before or PeakUsage()
@@ -99,19 +101,18 @@ class Peaks:
         return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in learnt.items()]
 
     def ran_out(self, pod: PodRequest, least_mib: int) -> None:
-        """Note that the pod ran out of memory, and that pods like it need this much."""
+        """Record that the pod ran out of memory, and that pods like it need this much."""
         self._learn(pod, least_mib, 0)
 
     def expected_mib(self, pod: PodRequest) -> int:
-        """Memory that the pod will need of its GPU, MiB; 0 if that is unknown."""
+        """Return the memory that the pod will need of its GPU, MiB; 0 if unknown."""
         kind = kind_of(pod) if self.known else None
         peak = self.known.get(kind) if kind is not None else None
         return _expected(peak) if peak is not None else 0
 
     def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
-        """Return a function from UID to `expected_mib` for these placed pods; None if nothing is
-        known of any pod. Needs that the last such function returned are reused.
-        """
+        """Return a function from UID to `expected_mib` for these placed pods; None if no peaks are
+        known. Values that the previous such function computed are reused."""
         before, now = self._needs, dict[str, tuple[PodRequest, int]]()
         self._needs = now
         if not self.known:
@@ -129,7 +130,8 @@ class Peaks:
         return need_mib
 
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
-        """Return the shape with the expected peak in its GPU request, if the pod requests more."""
+        """Return the shape with the expected peak in its GPU request, if the pod requests more than
+        that."""
         expected_mib = self.expected_mib(pod)
         if not expected_mib or len(shape.gpu_requests) != 1 or shape.gpu_requests[0].least_mib:
             return shape
@@ -158,7 +160,7 @@ class Peaks:
 
 
 def kind_of(pod: PodRequest) -> Kind | None:
-    """Return the kind of this pod; None if nothing can be learnt from it."""
+    """Return the kind of this pod; None if its peak is not learnt."""
     owner = pod.shape.application or pod.workload
     if (
         not owner
@@ -171,7 +173,7 @@ def kind_of(pod: PodRequest) -> Kind | None:
 
 
 def peak_owner(pod: PodRequest) -> str:
-    """Name the kind whose peak is expected of the pod."""
+    """Name the application or workload whose peak is expected of the pod."""
     application = pod.shape.application
     return f"application {application}" if application else f"workload {pod.workload}"
 

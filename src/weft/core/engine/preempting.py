@@ -1,7 +1,8 @@
-"""Ends pods of lower priority for one that fits nowhere, and keeps the place for it meanwhile.
+"""Evicts pods of lower priority for a pod that fits nowhere, and keeps the place for it until they
+are gone.
 
-`core/preempt/` searches the victims; each set is tried on the ledger by the engine's own answers,
-and undone. A preemption makes one record of the pod and one of each victim.
+`core/preempt/` searches the victims; each set of victims is tried on the ledger, and undone. A
+preemption makes one record for the pod and one for each victim.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ _BY_OTHERS = np.array(
     [code.is_by_others and code not in _NOBODYS_END_HELPS for code in Code], dtype=np.bool_
 )
 PODS = "pods"
-"""The number of pods as a resource of nodes: each takes one, so sums tell of it too."""
+"""The number of pods as a resource of nodes: each pod takes one, so sums by resource check it
+too."""
 LOOKS_SEARCH = 4
-"""The columns of all nodes: one look for so many."""
+"""Reading the columns of all nodes costs one look for this many nodes."""
 
 
 class RoomFound(NamedTuple):
-    """The node's row, the victims there, the pod's place then, and nodes with room for victims that
-    may move; `cost` is set where all of them move because the pod waited."""
+    """The node's row, the victims there, the pod's place once they are gone, and nodes with room
+    for victims that may move; `cost` is set if all victims are moved because the pod waited."""
 
     row: int
     victims: tuple[Victim, ...]
@@ -69,9 +71,9 @@ class RoomFound(NamedTuple):
 def makes_room(
     engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
 ) -> bool:
-    """Make room for a pod that fits nowhere: take places kept for pods of lower priority, or end
-    pods. Returns True if the pod has a place, waits for one that is kept for it, or is tried again
-    after a more important pod."""
+    """Make room for a pod that fits nowhere: take places kept for pods of lower priority, or evict
+    pods. Returns True if the pod has a place, waits for a place that is kept for it, or is tried
+    again after a more important pod."""
     pod, preemption = waiting.pod, engine.preemption
     if preemption.nominations and _takes_kept(engine, waiting, now_ns, out):
         return True
@@ -88,7 +90,7 @@ def makes_room(
         preemption.moves.searched(pod.uid, now_ns)
     if found is not None and found.victims and engine.queue.yields(waiting):
         return True
-    known = engine.assess(waiting.profile, pod)  # the trials' answers are no more
+    known = engine.assess(waiting.profile, pod)  # trials have changed the cached answers
     if found is None:
         return False
     node = engine.ledger.table.nodes[found.row].name
@@ -98,7 +100,7 @@ def makes_room(
         leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
         nomination_events.beat(engine, nomination, now_ns, out)
     if not found.victims and not leaving:
-        known = engine.assess(waiting.profile, pod)  # others are beaten
+        known = engine.assess(waiting.profile, pod)  # the kept places are given up now
         deciding.place(engine, waiting, known, found.row, now_ns, out)
         return True
     _nominate(engine, waiting, known, found, leaving, now_ns, out)
@@ -106,7 +108,8 @@ def makes_room(
 
 
 def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> bool:
-    """Place the pod where it fits at once but for places that are kept for less important ones."""
+    """Place the pod if it fits now except for places that are kept for less important pods; return
+    True if so."""
     pod, profile = waiting.pod, waiting.profile
     beaten = beaten_by(engine, pod)
     if not beaten:
@@ -125,20 +128,20 @@ def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Comm
 
 
 def on_node(engine: Engine, uids: Iterable[str], node: str) -> list[str]:
-    """Return those of the pods that hold something of the node."""
+    """Return those of the pods that hold something on the node."""
     held = ((uid, engine.ledger.holdings.get(uid)) for uid in uids)
     return [uid for uid, holding in held if holding and holding.placement.node == node]
 
 
 def is_open(known: Assessment) -> Bools:
-    """Return a mask of the nodes where ending pods could help, [N]."""
+    """Return a mask of the nodes where evicting pods could help, [N]."""
     return np.asarray(_BY_OTHERS[known.codes] & (known.declared == 0))
 
 
 class PreemptionRights(NamedTuple):
-    """Rights of a pod: it may end pods of a priority `below` this, take the kept places in
+    """Rights of a pod: it may evict pods of a priority lower than `below`, take the kept places in
     `beaten`, and count the pods in `going` as leaving. `beside` are nominations that wait for some
-    of these: the pod may have what is left after them."""
+    of these: the pod may have what remains after them."""
 
     below: int
     takes_back: TakesBack | None
@@ -147,28 +150,29 @@ class PreemptionRights(NamedTuple):
     beside: list[Nomination]
 
     def victims_on(self, engine: Engine, node: str) -> Sequence[Victim]:
-        """Return the pods of the node that it may end."""
+        """Return the pods of the node that the pod may evict."""
         victims = engine.preemption.victims_on(node, self.below)
         return victims if self.takes_back is None else self.takes_back.victims(victims)
 
     @property
     def kept_from(self) -> list[str]:
-        """Return the UIDs under which those places are kept; the pod's rules ignore them."""
+        """Return the UIDs that hold the `beaten` places; the pod's rules about other pods ignore
+        them."""
         return [kept_uid(each.pod.uid) for each in self.beaten]
 
     def gone_for(self, engine: Engine, node: str) -> list[str]:
-        """Return the pods that are gone once the pod may run on this node; pods leaving other nodes
-        may stay long."""
+        """Return the pods that count as gone when the pod is tried on this node; pods leaving other
+        nodes may stay long."""
         return [*dict.fromkeys((*self.kept_from, *on_node(engine, self.going, node)))]
 
     def beside_on(self, node: str) -> list[Nomination]:
-        """Return those `beside` that are on the node."""
+        """Return the nominations of `beside` that are on the node."""
         return [each for each in self.beside if each.node == node]
 
 
 def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> PreemptionRights:
-    """Return the rights of this pod: by priority, and by its queue where queues reclaim what others
-    borrow. `shares_room`: it may have what is left of room made for pods that it does not beat."""
+    """Return the pod's rights, by priority, and by its queue if queues reclaim what others borrow.
+    `shares_room`: it may have what remains of room made for pods whose places it may not take."""
     preemption, beaten = engine.preemption, beaten_by(engine, pod)
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
     beside = [*preemption.still_waiting()] if shares_room and takes_back is None else []
@@ -187,8 +191,8 @@ def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> 
 
 
 def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
-    """Return the kept places that this pod may take: those of lower priority, and, where queues
-    reclaim, only of its own queue."""
+    """Return the kept places that this pod may take: those of lower priority, and if queues
+    reclaim, only those of its own queue."""
     beaten = engine.preemption.below(pod.priority)
     if not engine.teams.rules.reclaim:
         return beaten
@@ -197,7 +201,8 @@ def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
 
 @contextmanager
 def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
-    """Hold nothing, for the duration of the context, for pods whose places this one may take."""
+    """For the duration of the context, release what is held for pods whose kept places this pod may
+    take."""
     kept = [kept_uid(each.pod.uid) for each in beaten_by(engine, pod)]
     if engine.kept_places.turns:
         kept += engine.kept_places.uids(engine.kept_places.open_to(pod))
@@ -208,7 +213,8 @@ def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """Search the victims; pods that may move and have room elsewhere are preferred."""
+    """Search for victims; pods that may move and have room elsewhere are preferred. None if there
+    are none."""
     preemption = engine.preemption
     fits = FitTrials(engine, waiting.profile, waiting, rights)
 
@@ -242,8 +248,9 @@ def _search(
 def _moves(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """Search pods to move for one that has waited, all with room elsewhere. The order is that of
-    preemption, but of equal sets the one whose costliest pod loses least wins."""
+    """Search for pods to move for a pod that has waited, all with room elsewhere; None if there are
+    none. Sets are ordered as for preemption, but among equals the set whose costliest pod loses the
+    least work wins."""
     preemption, uid = engine.preemption, waiting.pod.uid
     moves, tried = preemption.moves, dict[tuple[int, tuple[str, ...]], RoomFound]()
     if not preemption.movable:
@@ -276,8 +283,8 @@ def _moves(
 
 
 def _at_limit(engine: Engine, pod: PodRequest, known: Assessment) -> Bools | None:
-    """Return a mask of nodes that only the limit of the pod's queue closes to it, and that have
-    less important pods of its queue; None for none."""
+    """Return a mask of nodes that are closed to the pod only by its queue's limit, and that have
+    less important pods of its queue; None if there are none."""
     teams, table, standings = engine.teams, engine.ledger.table, engine.preemption.standings
     if not teams.is_limited(pod.team_queue):
         return None
@@ -293,16 +300,16 @@ def _at_limit(engine: Engine, pod: PodRequest, known: Assessment) -> Bools | Non
 
 
 def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
-    """Return the search's answer; the turn's work is counted."""
+    """Return the search's result, and count its work in looks."""
     found, looks = search.find(), engine.ledger.table.count // LOOKS_SEARCH
     engine.assessor.looked += looks + LOOKS_AT_LEAST * search.trials
     return found
 
 
 class _VictimsOf:
-    """The pods that a pod with these rights may end. `only_movable`: only pods that may move and
-    have room now; `only_queue`: only pods of this team's queue; `least_lost_at`: pods that lose
-    more work by then count as if they had started earlier."""
+    """Returns the pods on a node that a pod with these rights may evict. `only_movable`: only pods
+    that may move and have room now; `only_queue`: only pods of this team's queue; `least_lost_at`:
+    pods are ordered by the work that they lose if moved at this time."""
 
     def __init__(
         self,
@@ -335,7 +342,8 @@ class _VictimsOf:
         ]
 
     def _has_room(self, pod: PodRequest) -> bool:
-        """Return True if a pod like this one fits somewhere now, or may once this one is gone."""
+        """Return True if a pod like this one fits somewhere now, or may fit once this one is
+        gone."""
         rules, is_limited = pod.shape.constraints, self.engine.teams.is_limited(pod.team_queue)
         if pod.gang or rules.pods or rules.storage or is_limited or self.engine.existing.owners:
             return True
@@ -383,7 +391,8 @@ def _search_of(
 def _rules_on_leaving(
     engine: Engine, waiting: WaitingPod, rights: PreemptionRights
 ) -> list[PodsToLeave]:
-    """Return what the pod's rules about other pods, and theirs about it, require to leave."""
+    """Return which pods have to leave because of the pod's rules about other pods, and their rules
+    about it."""
     existing, table, pod = engine.existing, engine.ledger.table, waiting.pod
     shape = engine.shape_of(waiting.profile, pod)
     if shape.constraints.judged_elsewhere or shape.constraints.unsupported:
@@ -402,8 +411,8 @@ def _place_without(
     rights: PreemptionRights,
     now_ns: int,
 ) -> tuple[ChosenPlace | None, list[str]]:
-    """Return the pod's place on this row once these are gone, by the engine's own choice (None if
-    it finds none), and all pods that are gone there then."""
+    """Return the place that the engine would choose for the pod on this row once `uids` are gone
+    (None if it does not fit), and all pods that count as gone there."""
     before, node = engine.journal.seq, engine.ledger.table.nodes[row].name
     gone, chosen = [*rights.gone_for(engine, node), *uids], None
     with engine.trial(gone, rights.beside_on(node)):
@@ -415,7 +424,7 @@ def _place_without(
 
 
 class FitTrials:
-    """Checks if the pod fits on a row once some pods are gone, without scores."""
+    """Checks whether the pod fits on a row once some pods are gone; computes no scores."""
 
     def __init__(
         self,
@@ -430,7 +439,7 @@ class FitTrials:
         engine.fits_only.observed = engine.assessor.observed
 
     def __call__(self, row: int, gone: Sequence[str]) -> bool:
-        """Return Return True if it fits there without these."""
+        """Return True if the pod fits on this row without the pods in `gone`."""
         engine, rights = self._engine, self._rights
         node = engine.ledger.table.nodes[row].name
         with engine.trial([*rights.kept_from, *gone], rights.beside_on(node)):
@@ -447,7 +456,7 @@ def _nominate(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Keep the node for the pod, and ask the victims to go."""
+    """Keep the node for the pod, and evict the victims."""
     pod, preemption = waiting.pod, engine.preemption
     victims = tuple(uids_of(found.victims))
     over = preemption.violations_of(found.victims)
@@ -476,7 +485,8 @@ def end(
     out: list[Command],
     moves_to: str,
 ) -> None:
-    """Evict one of the victims, with a record; `moves_to` is the node with room for it."""
+    """Evict one of the victims, with a record; `moves_to` is the node that has room for it, "" if
+    none."""
     pod, preemption = waiting.pod, engine.preemption
     holding = engine.ledger.holdings[uid]
     members = engine.queue.gangs.of_placed(uid)
@@ -495,7 +505,7 @@ def end(
 
 
 def _gives_back_to(engine: Engine, pod: PodRequest, uid: str) -> str:
-    """Return the pod's queue if the victim borrowed from it; else ""."""
+    """Return the pod's queue if it reclaims from the victim, which borrowed; else ""."""
     if not engine.teams.rules.reclaim or engine.teams.name_of(uid) == pod.team_queue:
         return ""
     return pod.team_queue
@@ -509,7 +519,7 @@ def _wait(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Have the pod wait for those who leave, with a record."""
+    """Let the pod wait for pods that are already leaving, with a record."""
     record = replace(deciding.refused(engine, waiting, known, now_ns), preempts=plan)
     engine.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
     out.append(Unschedulable(waiting.pod, record))
@@ -520,7 +530,7 @@ def _wait(
 
 def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
     """Try a nominated pod: on its node if it fits by now, else anywhere. While victims are still
-    leaving for it, no other pod is ended."""
+    leaving for it, no further pods are evicted."""
     preemption, pod = engine.preemption, waiting.pod
     nomination = preemption.nominations[pod.uid]
     preemption.let_go(nomination)

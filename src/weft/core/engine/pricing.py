@@ -1,15 +1,16 @@
-"""Has policies recompute their prices after a number of pods, a time, or enough change.
+"""Lets policies recompute their prices after a number of pods, a time, or enough change.
 
 Rules: prices change only here, at the end of an event. So a pod's filter, score and bind use the
 same prices in every host, cached answers stay valid, and a decisions file replays. Until the first
-pod comes prices follow the ledger, so that questions change nothing.
+pod comes, prices follow the ledger, so that questions change nothing.
 
-A policy whose prices cannot be made keeps the last ones while the nodes are the same; with other
-nodes it scores nothing (`unpriced`). It is asked again when prices are due, or with other nodes.
+A policy that fails to compute its prices keeps the last ones while the nodes are the same; after a
+change of nodes it scores nothing (`unpriced`). It is tried again when prices are due, or nodes
+change.
 
-`Turnover` learns whether capacity is reused: which part of what pods hold took the place of freed
-capacity. If no pod leaves that is nothing; if pods come and go, all of it. Amounts are thousandths
-of a core on nodes with GPUs, and one for each pod, so that pods without a CPU request count too.
+`Turnover` estimates which part of the capacity in use was freed by earlier pods: 0 if no pod ever
+leaves, 1 if pods come and go. Amounts are CPU in thousandths of a core on nodes with GPUs, plus one
+for each pod, so that pods without a CPU request count too.
 """
 
 from collections.abc import Sequence
@@ -23,21 +24,23 @@ from weft.core.ledger.table import LedgerTable
 
 SECOND_NS = 10**9
 PODS_PER_LOOK = 10
-"""After so many pods that came it is looked whether the cluster's free GPU is another."""
+"""The cluster's free GPUs are compared with those at the last prices once for this many new
+pods."""
 PRICING = "making prices"
 MOST_KNOWN = 100_000
-"""Pods that are remembered to have come; of those that only fit nowhere no end is told."""
+"""The most arriving pods that are remembered; the end of a pod that only fitted nowhere is never
+reported."""
 
 FEW_PODS = 200
-"""Until so many have come nothing is concluded: capacity is taken to come back."""
+"""Until this many pods have come, all capacity is taken to be reused."""
 
 
 class Turnover:
-    """Counts what is freed and taken between price lists. What is held when the first pod comes
-    counts as reused, as it mostly is when a scheduler restarts; an empty cluster has none. Later
-    the part is that of everything held, so the past is forgotten as pods change. While few pods
-    came it is 1, as none can have left a filling cluster yet.
-    """
+    """Estimates which part of the held capacity was freed by earlier pods, from what is freed and
+    taken between price lists. Capacity held when the first pod comes counts as reused, as after a
+    restart of the scheduler it mostly is. Later, the estimate is an average over all held capacity,
+    so that its past is forgotten as pods are replaced. Until `FEW_PODS` have come it is 1, as no
+    pod can have left a cluster that is still filling."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -45,7 +48,7 @@ class Turnover:
         self._part = 0.0
 
     def begin(self) -> None:
-        """Note what is held when the first pod comes."""
+        """Record how much is held when the first pod comes."""
         self._freed, self._held = 0, self._holds()
         self._part = 1.0 if self._held else 0.0
 
@@ -54,7 +57,7 @@ class Turnover:
         self._came += 1
 
     def gone(self, uid: str) -> None:
-        """Count a pod that is about to be released, as it ended or was deleted."""
+        """Count the capacity that a pod is about to free, because it ended or was deleted."""
         holding, table = self._ledger.holdings.get(uid), self._ledger.table
         if holding is None:
             return
@@ -63,7 +66,7 @@ class Turnover:
             self._freed += _amount(holding)
 
     def settle(self) -> float:
-        """Return the part by now, 0 to 1."""
+        """Return the part of the held capacity that is reused, 0 to 1, and begin a new interval."""
         if not self._came:
             return 1.0
         before, freed = self._held, self._freed
@@ -80,12 +83,13 @@ class Turnover:
 
 
 def _amount(holding: Holding) -> int:
-    """Return the amount that a pod counts as, also while it is being bound."""
+    """Return how much a pod counts, in thousandths of a core; a pod that is being bound counts
+    too."""
     return holding.placement.cpu_milli + 1
 
 
 class _PriceList:
-    """The time of one policy's last prices, and how many pods came since then."""
+    """One policy's prices: when they were computed last, and how many pods have come since then."""
 
     def __init__(self, policy: Policy, every: PricesEvery, side_tasks: SideTasks) -> None:
         self.policy, self._every, self._age_ns = policy, every, int(every.seconds * SECOND_NS)
@@ -117,8 +121,8 @@ class _PriceList:
         return enough or now_ns - self._made_ns >= self._age_ns
 
     def _has_moved(self, table: LedgerTable) -> bool:
-        """Return True if the free GPU changed enough since the last prices; checked every few
-        pods."""
+        """Return True if the cluster's free GPUs changed enough since the last prices; compared
+        once for `PODS_PER_LOOK` pods."""
         if not self._every.gpu_part or self._unseen < PODS_PER_LOOK:
             return False
         self._unseen = 0
@@ -131,8 +135,8 @@ def _free_milli(table: LedgerTable) -> int:
 
 
 class PriceLists:
-    """When the prices of the policies that have any are made again (`lists`); `has_begun`: the
-    first pod came."""
+    """Recomputes the prices of the policies that have any (`lists`); `has_begun`: the first pod has
+    come."""
 
     def __init__(self, policies: Sequence[Policy], ledger: Ledger, side_tasks: SideTasks) -> None:
         self._ledger = ledger
@@ -154,7 +158,8 @@ class PriceLists:
         return bool(self.lists) and uid not in self._known
 
     def comes(self, uid: str, now_ns: int) -> bool:
-        """Note a new pod; True if prices were made for it, as for the first one."""
+        """Record a new pod; return True if prices were computed for it, as they are for the first
+        pod."""
         if not self.expects(uid):
             return False
         self._known[uid] = None
@@ -172,15 +177,15 @@ class PriceLists:
         return True
 
     def gone(self, uid: str) -> None:
-        """Note that the pod leaves; call this while the ledger still holds it. If the pod comes
-        again, it is counted again."""
+        """Record that the pod leaves; call this while the ledger still holds it. If the pod comes
+        again, it counts again."""
         self._known.pop(uid, None)
         if self.lists:
             self._turnover.gone(uid)
 
     def follow(self) -> bool:
-        """Before the first pod came, recompute prices if the ledger changed; return True if it
-        did."""
+        """Before the first pod comes, recompute prices if the ledger changed; return True if there
+        are any."""
         ledger = self._ledger
         if self.has_begun or ledger.on_trial or self._version == ledger.version:
             return False
@@ -188,8 +193,8 @@ class PriceLists:
         return bool(self.lists)
 
     def renew(self, now_ns: int) -> bool:
-        """Recompute prices that are due at the end of an event; return True if scores are now out
-        of date."""
+        """Recompute prices that are due at the end of an event; return True if scores are now
+        outdated."""
         if not self.has_begun:
             return False
         due = [each for each in self.lists if each.is_due(self._ledger.table, now_ns)]
@@ -197,15 +202,15 @@ class PriceLists:
         return bool(due)
 
     def nodes_changed(self, now_ns: int) -> bool:
-        """Recompute prices after a change of nodes, as kinds of GPU may differ; return True if it
-        was done."""
+        """Recompute prices after a change of nodes, as kinds of GPU may differ; return True if they
+        were."""
         if not self.lists or self._ledger.table is self._table:
             return False
         self.make(now_ns)
         return True
 
     def make(self, now_ns: int) -> None:
-        """Compute all prices from the ledger as it is."""
+        """Compute all prices from the present ledger."""
         self._table, self._version = self._ledger.table, self._ledger.version
         self._make(self.lists, now_ns)
 

@@ -1,7 +1,7 @@
 """Answers questions about what fits where, without reserving anything. kube-scheduler may ask and
-then skip the rest of its cycle, or ask for one pod before it binds another: an answer promises
-nothing, and the bind decides again (`BindOn`). It asks about thousands of nodes at once, so names
-are looked up and answered as arrays. A place kept for a less important pod counts as free.
+then skip the rest of its cycle, or ask about a pod before it binds another: an answer promises
+nothing, and the bind decides again (`BindOn`). As it asks about thousands of nodes at once, names
+are looked up as arrays. A place kept for a less important pod counts as free.
 """
 
 from collections import deque
@@ -32,9 +32,9 @@ _UNKNOWN = -1
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """The answer about the requested nodes, in their order: `fits` by name, the others' reasons.
-    `unresolvable` are nodes where preemption would not help. `unknown` are names that the ledger
-    does not have (a node that just joined or left).
+    """The answer about the requested nodes, in their order: the names of nodes that fit (`fits`),
+    and for the other nodes the reasons why not. `unresolvable` are nodes where preemption would not
+    help. `unknown` are names that the ledger does not have (a node that just joined or left).
     """
 
     fits: list[str]
@@ -141,7 +141,8 @@ def scores(
 
 class WouldPlace(NamedTuple):
     """The place that a pod would get now; `placement` is None if it fits nowhere. `known` is the
-    assessment of all nodes, `slowdowns` are the expected ones of the pod and its co-residents."""
+    assessment of all nodes, `slowdowns` are the expected slowdowns of the pod and its co-residents.
+    """
 
     known: Assessment
     placement: Placement | None = None
@@ -163,7 +164,8 @@ def would_place(engine: Engine, profile: Profile, pod: PodRequest) -> WouldPlace
 def slowdowns_at(
     engine: Engine, profile: Profile, known: Assessment, placement: Placement
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Return the slowdowns that the profile's policy expects there; () where it predicts none."""
+    """Return the slowdowns that the profile's policy expects at the placement; () if it predicts
+    none."""
     table = engine.ledger.table
     row = table.row_of.get(placement.node)
     if row is None:

@@ -1,4 +1,4 @@
-"""The pending pods: waiting to be tried (active), for their back-off to end, or for a change.
+"""The pending pods: waiting to be tried (active), for the end of their back-off, or for a change.
 
     added ──▶ ACTIVE ──fits──▶ (out)
                 │ ▲
@@ -7,14 +7,15 @@
              PARKED ──an event that could help──▶ BACKING OFF
              FAULTY ──any change──▶ BACKING OFF, longer each time
 Pods of one profile and shape fit alike, so only the first of each parked group is woken. When it
-gets a place or leaves before its turn, the next one is woken; until it was tried no other is, as it
-will meet every change. No pod overtakes one that is alike: before a pod takes a place, earlier ones
-are tried (`defers`), whether they back off, are parked or wait for their turn.
+gets a place, or leaves before it was tried, the next one is woken; until then no other is, as the
+woken pod will benefit from every change. No pod overtakes a like one: before a pod takes a place,
+earlier pods of its group are tried (`defers`), whether they back off, are parked or wait for their
+turn.
 
 Active pods are tried by their policy's order, as long as one event's work budget is enough for all.
-While it is not, they take turns: the highest priority first, and of equals the namespace that had
-the least work so far; within a namespace the policy's order holds. So the many pods of one
-namespace do not keep others waiting.
+Otherwise they take turns: the highest priority first, and among equals the namespace for which the
+least work was done so far; within a namespace the policy's order holds. So many pods of one
+namespace do not keep other namespaces waiting.
 
 Pods of a gang gather apart (GATHERING) until as many are there as it needs; then one of them, its
 head, waits as above for all of them (`gangs.py`).
@@ -44,7 +45,7 @@ from weft.core.framework.policy import QueueOrder
 from weft.model import PodRequest, Shape
 
 FIRST = -1 << 62
-"""A part of the key of pods that go before all others of their profile."""
+"""The values in the sort key of pods that go before all others of their profile."""
 
 Heap = list[tuple[Key, "WaitingPod"]]
 By = Callable[["WaitingPod", int], Key] | None
@@ -53,8 +54,8 @@ Whom = Callable[["WaitingPod"], bool] | None
 
 class GroupKey:
     """A profile and a shape as a key that is hashed once, since a shape may have thousands of parts
-    and one event may look up thousands of keys. A gang (`Gang.key`) that waits as one shares its
-    group with no other; pods of a team's queue only with each other where that matters
+    and one event may look up thousands of keys. A gang (`Gang.key`) that waits as one has a group
+    of its own; pods of a team's queue share a group only with each other if their queue matters
     (`TeamQueues.apart`)."""
 
     __slots__ = ("_hash", "gang", "profile", "shape", "team")
@@ -76,13 +77,13 @@ class GroupKey:
 
 
 class WaitingPod:
-    """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
+    """A pod in the queue. `tries` counts its attempts so far, `state` says where it waits.
 
     `woken`: it left its group for a try. `skip_backoff`: it was woken by periodic events (GPU
     metrics), and needs no back-off before or after the try. `parked_in` is the group that it was
-    parked in last, `group` that one's key. `faults` counts the tries that broke off. `rank` is its
-    priority, smaller is higher, `turn_of` the namespace on whose turn it is tried. `team` is its
-    team's queue, "" if that does not matter.
+    parked in last, `group` the key of its group. `faults` counts the tries that failed by an error.
+    `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is tried.
+    `team` is its team's queue, "" if that does not matter.
     """
 
     __slots__ = (
@@ -123,25 +124,25 @@ class WaitingPod:
         self.parked_in: ParkedGroup[GroupKey, WaitingPod] | None = None
 
     def own_group(self) -> GroupKey:
-        """Return the key of the group of like pods in which it waits on its own. A pod that must be
-        in its gang's topology domain shares a group only with pods of its gang."""
+        """Return the key of the group of like pods in which the pod waits on its own. A pod that
+        must be in its gang's topology domain shares a group only with pods of its gang."""
         gang = self.pod.gang
         in_domain = gang.key if gang and gang.topology_key else ""
         return GroupKey(self.profile.name, self.pod.shape, in_domain, self.team)
 
     def gang_group(self, gang: str) -> GroupKey:
-        """Return the group of a gang's head, which waits for all of them, and shares its group with
-        no other pod."""
+        """Return the key of the group of a gang's head, which waits for the whole gang; no other
+        pod is in it."""
         return GroupKey(self.profile.name, self.pod.shape, gang, self.team)
 
     def go_first(self) -> None:
-        """Let it go before all others of its profile, in order of arrival."""
+        """Put the pod before all others of its profile, in order of arrival."""
         self.key = (*(FIRST for _ in self.key[:-1]), self.key[-1])
         self.rank = FIRST, FIRST
 
     @property
     def shape(self) -> Shape:
-        """Return the shape that was last assessed for it, at first the pod's own."""
+        """Return the shape that was last assessed for the pod, at first its own."""
         return self.group.shape
 
 
@@ -150,7 +151,7 @@ Parked = ParkedGroup[GroupKey, WaitingPod]
 
 class ActivePods:
     """Heaps by profile; while pods take turns, by profile and rank, and within these by namespace.
-    Entries of pods that are no longer active are skipped when they surface.
+    Entries of pods that are no longer active are skipped when they come up.
     """
 
     def __init__(self) -> None:
@@ -162,7 +163,7 @@ class ActivePods:
         return any(first_of(heap) is not None for heap in self._all())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
-        """Add a pod, on its own namespace's turn or on that of another (`turn_of`)."""
+        """Add a pod, on the turn of its own namespace or of another one (`turn_of`)."""
         waiting.turn_of = waiting.pod.namespace if turn_of is None else turn_of
         if self._turns is not None and not self._has_turn(waiting.turn_of):
             self._catch_up(waiting.turn_of)
@@ -183,7 +184,7 @@ class ActivePods:
 
     def more_important(self, waiting: WaitingPod) -> WaitingPod | None:
         """Return the first active pod of the highest priority, if that is higher than this pod's.
-        None while pods take turns, as these go by priority first."""
+        None while pods take turns, as turns go by priority anyway."""
         active = (other for heap in self._heaps.values() for other in active_in(heap))
         first = min(active, key=lambda other: (other.rank[1], *came(other)), default=waiting)
         return first if first.rank[1] < waiting.rank[1] else None
@@ -193,7 +194,7 @@ class ActivePods:
         self._work[waiting.turn_of] = self._work.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Start or stop taking turns, which is needed while one event's work budget is not enough
+        """Start or stop taking turns; pods take turns while one event's work budget is not enough
         for all."""
         if not by_turns:
             self._turns = None
@@ -205,8 +206,8 @@ class ActivePods:
                 heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
 
     def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
-        """While pods take turns, return the first pod of the group that came earlier, and waits for
-        the turn of another namespace."""
+        """Return, while pods take turns, the first like pod that came earlier and waits for the
+        turn of another namespace."""
         if self._turns is None:
             return None
         ranks = self._turns.get(waiting.profile.name, {})
@@ -237,8 +238,8 @@ class ActivePods:
         )
 
     def _catch_up(self, namespace: str) -> None:
-        """Credit a new namespace with the least work that others had, so that it does not go first
-        for long."""
+        """Credit a namespace that just got active pods with the least work of the others, so that
+        it does not go first for long."""
         others = {
             other
             for ranks in (self._turns or {}).values()
@@ -269,7 +270,7 @@ class ActivePods:
 
 
 def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] | None:
-    """Return the highest rank with pods; empty ones are dropped on the way."""
+    """Return the highest rank with active pods; ranks without are dropped."""
     while ranks:
         rank = min(ranks)
         namespaces = ranks[rank]
@@ -282,14 +283,14 @@ def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] |
 
 
 def first_of(heap: Heap) -> WaitingPod | None:
-    """Return the heap's first active pod; entries of pods no longer active are dropped."""
+    """Return the heap's first active pod; entries of pods that are no longer active are dropped."""
     while heap and heap[0][1].state != "active":
         heapq.heappop(heap)
     return heap[0][1] if heap else None
 
 
 def active_in(heap: Heap) -> Iterator[WaitingPod]:
-    """Yield the heap's pods."""
+    """Yield the heap's active pods."""
     return (waiting for _, waiting in heap if waiting.state == "active")
 
 
@@ -299,8 +300,8 @@ def came(waiting: WaitingPod) -> tuple[int, int]:
 
 
 class Queue(GatheringPods):
-    """All pending pods. Heads of different profiles are compared by priority, then age; while one
-    event's work budget is not enough for all, `ActivePods` decides which is next."""
+    """All pending pods. The first pods of different profiles are compared by priority, then age;
+    while one event's work budget is not enough for all, `ActivePods` decides which is next."""
 
     def __init__(
         self, teams: TeamQueues | None = None, active: ActivePods | None = None, order: By = None
@@ -340,8 +341,9 @@ class Queue(GatheringPods):
         *,
         first: bool = False,
     ) -> None:
-        """Add a pod, in this order if its policy was asked, before all others of its profile if
-        `first`. A different pod with the same UID is replaced; an equal one is left alone.
+        """Add a pod, with this sort order if the policy already gave one; before all others of its
+        profile if `first`. A different pod with the same UID is replaced; an equal one is left
+        alone.
         """
         known = self._known.get(pod.uid)
         if known is not None:
@@ -365,7 +367,8 @@ class Queue(GatheringPods):
         return waiting
 
     def _enter(self, waiting: WaitingPod, now_ns: int) -> None:
-        """Let it wait for its back-off and its turn, with its gang as long as that needs it."""
+        """Let the pod wait for its back-off and its turn, or gather with its gang if the gang needs
+        it."""
         if not waiting.pod.gang:
             self._hold(waiting, now_ns)
             return
@@ -378,9 +381,9 @@ class Queue(GatheringPods):
             self._gather(members, now_ns)
 
     def remove(self, uid: str, now_ns: int) -> None:
-        """Forget the pod. Its heap entries are skipped when they surface.
+        """Forget the pod. Its heap entries are skipped when they come up.
 
-        If it was woken and not tried yet, the next of its group takes its turn.
+        If it was woken and not tried yet, the next pod of its group is tried instead.
         """
         waiting = self._known.pop(uid, None)
         if waiting is None:
@@ -391,7 +394,7 @@ class Queue(GatheringPods):
         self._wants_no_place(waiting, now_ns)
 
     def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
-        """Remove it from wherever it waits for a try of its own."""
+        """Remove the pod from wherever it waits for a try of its own."""
         self._faulty.pop(waiting.pod.uid, None)
         was, waiting.state = waiting.state, state
         if was == "gathering":
@@ -419,11 +422,11 @@ class Queue(GatheringPods):
 
     @property
     def active(self) -> bool:
-        """Return Return True while `pop` has a pod to try."""
+        """Return True while `pop` has a pod to try."""
         return bool(self._active)
 
     def worked(self, waiting: WaitingPod, looks: int) -> None:
-        """Charge the work done for the pod."""
+        """Count work done for the pod, in looks, against its turn."""
         self._active.worked(waiting, looks)
 
     def take_turns(self, *, by_turns: bool) -> None:
@@ -432,8 +435,9 @@ class Queue(GatheringPods):
 
     def defers(self, waiting: WaitingPod, shape: Shape, to: Whom = None) -> bool:
         """Return True if an earlier pod of this shape backs off, is parked, or waits for its
-        namespace's turn; `to` limits which pods count. Ask this before `waiting` takes a place:
-        then the earlier one is tried first, and this one again.
+        namespace's turn; `to` returns False for pods that do not count. To be called before
+        `waiting` takes a place: if True, the earlier pod is tried first, and this one again
+        afterwards.
         """
         if not ((elder := self._active.elder(waiting, shape)) or self._parked or self._woken):
             return False
@@ -454,10 +458,10 @@ class Queue(GatheringPods):
         return True
 
     def yields(self, waiting: WaitingPod) -> bool:
-        """Return True if a more important pod is active: it is tried next, and then this one again.
-        Ask this before any pod is ended for `waiting`: by its policy's order the more important one
-        may come later, take the place, and the victims would have ended in vain.
-        """
+        """Return True if a more important pod is active: that pod is tried next, and then this one
+        again. To be called before any pod is evicted for `waiting`: if the policy's order puts the
+        more important pod later, it could take the place, and the victims would have been evicted
+        in vain."""
         self._next = self._active.more_important(waiting)
         if self._next is not None:
             waiting.tries -= 1
@@ -473,7 +477,7 @@ class Queue(GatheringPods):
         waiting.state = "gone"
 
     def next_of_group(self, waiting: WaitingPod, now_ns: int) -> None:
-        """Let the next pod of the group try, after a woken one got its place or left."""
+        """Let the next pod of the group try, after a woken pod got its place or left."""
         group = self._parked.get(waiting.group) if waiting.woken else None
         if group is not None:
             self._wake_first(group, now_ns, skip_backoff=waiting.skip_backoff)
@@ -488,8 +492,8 @@ class Queue(GatheringPods):
         others: Sequence[tuple[Shape, Demand]] = (),
     ) -> None:
         """Park a pod that fits nowhere until an event helps. `never` are nodes that could not take
-        it whichever pods leave, `others` the other demands of the gang that it waits for. A pod
-        whose shape changed since it was woken leaves its turn to the next of its old group.
+        it even if other pods left, `others` the other demands of the gang that it waits for. If the
+        pod's shape changed since it was woken, the next pod of its old group is tried.
         """
         if shape != waiting.shape:
             self.next_of_group(waiting, now_ns)
@@ -523,8 +527,8 @@ class Queue(GatheringPods):
         self._wants_no_place(waiting, now_ns)
 
     def _wants_no_place(self, waiting: WaitingPod, now_ns: int) -> None:
-        """If its policy matches waiting pods with places, wake the others of its profile: the place
-        matched to this pod may be theirs."""
+        """If the pod's policy matches waiting pods with places, wake the other pods of its profile:
+        the place matched to this pod may become theirs."""
         for group in list(self._parked.values()) if waiting.profile.matcher is not None else ():
             self._looked_at += 1
             if group.key.profile == waiting.profile.name:
@@ -536,7 +540,7 @@ class Queue(GatheringPods):
             self._hold(faulty, now_ns)
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
-        """Add a pod that lost its place (bind refused), after its back-off."""
+        """Add a pod that lost its place (its Binding failed); it is tried after its back-off."""
         waiting = self._new(pod, profile, now_ns)
         waiting.tries = tries
         waiting.ready_ns = now_ns + backoff_ns(tries)
@@ -545,9 +549,9 @@ class Queue(GatheringPods):
 
     def wake_for_freed(self, freed: FreedNode, now_ns: int) -> None:
         """Wake the first pod of each group that could fit a node on which capacity was freed. A pod
-        that may borrow is woken by any freed capacity, mostly in vain, so it keeps its back-off.
-        The back-off ends at once if the pod would fit without harvesting, or if queues take turns,
-        as it would lose its turn to another queue.
+        that may borrow is woken by any freed capacity, mostly in vain, so its back-off goes on,
+        unless the pod would fit without borrowing, or teams' queues take turns, in which case it
+        would lose its turn to another queue.
         """
         self._wake_faulty(now_ns)
         at_once = fits_without_harvest if self._teams is None else self._at_once
@@ -561,7 +565,7 @@ class Queue(GatheringPods):
                 first = group.first_for(freed)
                 if first is None or first is group.first():
                     self._wake_first(group, now_ns, skip_backoff=at_once(group, freed))
-                else:  # it may go where those before it may not
+                else:  # pods before it may not use this node
                     self.wake(first.pod.uid, now_ns, at_once=at_once(group, freed))
 
     def _at_once(self, group: Parked | None, freed: FreedNode) -> bool:
@@ -570,7 +574,8 @@ class Queue(GatheringPods):
         return fits_without_harvest(group, freed)
 
     def wake_for_team(self, team: str, now_ns: int) -> None:
-        """Wake pods that the limit of this team's queue refused, as the queue holds less now."""
+        """Wake pods that were refused because of this team's queue limit, as the queue now holds
+        less."""
         self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             if group.key.team == team:
@@ -579,7 +584,7 @@ class Queue(GatheringPods):
 
     def wake_all(self, now_ns: int, *, skip_backoff: bool = False) -> None:
         """Wake the first pod of every group, as anything may have changed (nodes, a policy's
-        input). `skip_backoff` ends their back-off, and that of pods woken before.
+        input). `skip_backoff` ends their back-off, and that of pods woken earlier.
         """
         self._wake_faulty(now_ns)
         for woken in list(self._woken.values()) if skip_backoff else ():
@@ -591,14 +596,14 @@ class Queue(GatheringPods):
             self._wake_first(group, now_ns, skip_backoff=skip_backoff)
 
     def wake_for_pods(self, moved: PodsMoved, now_ns: int) -> None:
-        """Wake the first pod of each group whose rules about pods or volumes may hold somewhere
-        after these changes."""
+        """Wake the first pod of each group whose rules about pods or volumes may be satisfied on
+        some node after these changes."""
         for group in self._by_rule.waiting_for(moved):
             self._looked_at += 1
             self._wake_first(group, now_ns)
 
     def wake(self, uid: str, now_ns: int, *, at_once: bool = True) -> None:
-        """Let this pod try, whatever it waits for: `at_once`, or after its back-off."""
+        """Let this pod try again, whatever it waits for: `at_once`, or after its back-off."""
         waiting = self._known.get(uid)
         if waiting is not None and waiting.state in {"parked", "backoff", "faulty"}:
             self._withdraw(waiting, "backoff", now_ns)
@@ -610,8 +615,8 @@ class Queue(GatheringPods):
         return bool(self._parked)
 
     def wake_preemptors(self, above: int, up_to: int, now_ns: int) -> None:
-        """Wake pods that may find victims after a pod of priority `up_to` is gone: those of no
-        higher priority, but `above` the lowest. The first of each group is tried after its
+        """Wake pods that may find victims after a pod of priority `up_to` is gone: pods of this
+        priority or lower, but higher than `above`. The first of each group is tried after its
         back-off."""
         for group in list(self._parked.values()):
             first = group.first()
@@ -638,12 +643,12 @@ class Queue(GatheringPods):
             ready_ns, _, waiting = self._backoff[0]
             if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
                 return ready_ns
-            heapq.heappop(self._backoff)  # it left, or was activated before its time
+            heapq.heappop(self._backoff)  # the pod left, or was activated earlier
         return None
 
     def lost_place(self, uid: str, now_ns: int) -> None:
-        """Note that a pod has no place any more. If its gang has too few now, its waiting pods
-        gather."""
+        """Record that a pod has no place any more. If its gang has too few placed pods now, its
+        waiting pods gather."""
         members = self.gangs.lost(uid)
         if members is None or members.has_quorum:
             return
@@ -659,7 +664,7 @@ class Queue(GatheringPods):
         self._active.push(waiting, turn_of)
 
     def _wake_first(self, group: Parked, now_ns: int, *, skip_backoff: bool = False) -> None:
-        """Let the group's first pod try, unless a woken one was not tried yet."""
+        """Let the group's first pod try, unless another woken pod has not been tried yet."""
         if group.key in self._woken:
             return
         waiting = group.first()
@@ -674,7 +679,7 @@ class Queue(GatheringPods):
                 self._hold(waiting, now_ns)
 
     def _end_turn(self, waiting: WaitingPod) -> None:
-        """Note that the pod is tried now, or left."""
+        """Note that a woken pod was tried or left."""
         if waiting.woken and self._woken.get(waiting.group) is waiting:
             del self._woken[waiting.group]
 

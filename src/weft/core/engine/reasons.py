@@ -1,4 +1,4 @@
-"""Explains why a pod fits nowhere, in numbers that people can act on."""
+"""Explains why a pod fits nowhere, with the numbers that people need to act."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from weft.model import Code, Reason, Shape
 from weft.model.reason import TEXT
 
 _FAR = 1 << 60
-"""More than any GPU lacks."""
+"""A shortfall larger than that of any GPU."""
 
 
 _BESIDE = (
@@ -26,12 +26,12 @@ _BY_DEVICE = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.OUT_OF_SERVI
 _BEYOND = "pods hold more of a GPU's {} than there is ({:,} of {:,} {}), so it takes no others"
 
 Numbers = tuple[int, int, str]
-"""(asked, the most there is, unit) behind a reason; unit "" for none."""
+"""(requested, the most available, unit) of a reason; unit "" for none."""
 
 
 class ReasonMeasure(NamedTuple):
-    """The amounts behind a reason, by node: the requested amount and the most that is free, −1 for
-    nothing."""
+    """The amounts behind a reason, by node: the requested amount, and the most that is free (−1 if
+    no GPU qualifies)."""
 
     asked: Ints
     best: Ints
@@ -39,15 +39,16 @@ class ReasonMeasure(NamedTuple):
 
     @property
     def lacks(self) -> Bools:
-        """Return a mask of the nodes that it explains: those without enough free."""
+        """Return a mask of the nodes where the free amount is too small."""
         return np.asarray(self.best < self.asked)
 
 
 class FeasibilitySummary(msgspec.Struct, frozen=True):
-    """`fits` of `nodes` nodes can take the pod; the others' reasons, most common first.
+    """How many of `nodes` nodes can take the pod (`fits`), and the reasons of the others, the most
+    common first.
 
-    For a pod that asks for a GPU only nodes with one are counted (`gpus`): the others could never
-    take it, and would hide why those that might do not.
+    For a pod that requests a GPU only nodes with GPUs are counted (`gpus`): the others could never
+    take it, and would hide the reasons of nodes that might.
     """
 
     nodes: int
@@ -64,9 +65,9 @@ class FeasibilitySummary(msgspec.Struct, frozen=True):
 
 
 def summarise(table: LedgerTable, known: Assessment, warnings: Sequence[str]) -> FeasibilitySummary:
-    """Aggregate the nodes' reason codes, with what was asked and the largest that is free.
+    """Count the nodes by reason, with the requested amount and the most that is free.
 
-    `warnings` are the pod's: one that begins with a resource's name says whose it is.
+    `warnings` are the pod's; a warning about a resource of another system begins with its name.
     """
     gpus = bool(known.demand.needs)
     rows = np.flatnonzero(table.gpus) if gpus else np.arange(table.count)
@@ -79,8 +80,8 @@ def summarise(table: LedgerTable, known: Assessment, warnings: Sequence[str]) ->
 def reasons_of(
     table: LedgerTable, known: Assessment, rows: Ints, warnings: Sequence[str]
 ) -> tuple[Reason, ...]:
-    """Return the reasons why these nodes do not fit, most common first, with the numbers of the
-    node that lacks least."""
+    """Return the reasons why these nodes do not fit, the most common first, each with the numbers
+    of the node with the smallest shortfall."""
     codes = known.codes.take(rows)
     counts = np.bincount(codes, minlength=len(Code))
     reasons = []
@@ -101,8 +102,8 @@ def reasons_of(
 def reason_of_each(
     table: LedgerTable, known: Assessment, rows: Ints, warnings: Sequence[str]
 ) -> list[str]:
-    """Return the reason why each of these nodes does not fit, about that node alone; "" if it
-    does."""
+    """Return for each of these nodes the reason why it does not fit, with its own numbers; "" if it
+    fits."""
     codes = known.codes.take(rows)
     reasons = [""] * len(rows)
     for number in np.unique(codes[codes != 0]).tolist():
@@ -127,7 +128,8 @@ def reason_of_each(
 def best_nodes(
     table: LedgerTable, known: Assessment, profile: Profile, most: int
 ) -> list[Candidate]:
-    """Return the best nodes in order, by masked argmax: records are no place for a sort."""
+    """Return the best nodes in order; finds them one by one, as sorting all nodes would cost
+    more."""
     rows = known.rows
     left = (known.total if rows is None else known.scores).copy()
     best: list[Candidate] = []
@@ -152,7 +154,8 @@ def _words(
     rows: Sequence[int],
     warnings: Sequence[str],
 ) -> str:
-    """Return the words that only the pod's request gives: the model or the UUID, which resource."""
+    """Return a more specific text that depends on the pod's request (model, UUID, resource); "" if
+    there is none."""
     shape, words = known.shape, ""
     match code:
         case Code.WRONG_MODEL if shape.devices.uuids or shape.devices.not_uuids:
@@ -181,7 +184,8 @@ def _words(
 
 
 def _beside_words(code: Code, known: Assessment, rows: Sequence[int]) -> str:
-    """Say why the pod's rule about other pods, or theirs about it, refuses the first of these."""
+    """Return the reason why the pod's rule about other pods, or theirs about it, refuses the first
+    of these rows; "" if none does."""
     for answer in known.beside:
         if answer.code is code and len(rows) and answer.refuses()[rows[0]]:
             return answer.words(rows[0])
@@ -191,8 +195,8 @@ def _beside_words(code: Code, known: Assessment, rows: Sequence[int]) -> str:
 def _extended_words(
     shape: Shape, table: LedgerTable, rows: Sequence[int], warnings: Sequence[str]
 ) -> str:
-    """Return the warnings about other systems' resources that the pod asks for and the nodes
-    lack."""
+    """Return a text with the warnings about other systems' resources that the pod requests and the
+    nodes lack; "" if there are none."""
     asked = dict(shape.extended)
     foreign = [
         warning
@@ -204,8 +208,8 @@ def _extended_words(
 
 
 def _overbooked_words(code: Code, query: Query) -> list[str]:
-    """Return, for each node, which GPU has enough of the lacking resource but is overbooked in the
-    other (memory or cores), so that no pod gets a part of it; "" if that is not the cause."""
+    """Return for each node which GPU has enough of the lacking resource but is overbooked in the
+    other one (memory or cores), so that no pod may use it; "" if this is not the cause."""
     if code not in _BY_DEVICE:
         return []
     need = _hungriest(query)
@@ -230,8 +234,8 @@ def _overbooked_words(code: Code, query: Query) -> list[str]:
 
 
 def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
-    """Return the links of the best connected free GPUs there, and of the best that the node could
-    have."""
+    """Return the links of the best connected set of free GPUs there, and of the best set that the
+    node has."""
     if known.connected is None or known.connectable is None or not len(rows):
         return ""
     row = max(rows, key=lambda row: int(known.connected[row]) if known.connected is not None else 0)
@@ -257,8 +261,8 @@ def _measures(code: Code, query: Query) -> list[ReasonMeasure]:
 
 
 def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
-    """Return the first measure that explains all nodes, with the numbers of the node that lacks
-    least."""
+    """Return the first measure that explains all nodes, with the numbers of the node with the
+    smallest shortfall."""
     for requested, best, unit in (measure for measure in measures if measure.lacks.all()):
         row = int(np.where(best < 0, _FAR, requested - best).argmin())
         return int(requested[row]), max(0, int(best[row])), unit
@@ -266,7 +270,8 @@ def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
 
 
 def _of_each(measures: Sequence[ReasonMeasure], nodes: int) -> list[Numbers]:
-    """Return, for each node, the first measure that explains it."""
+    """Return for each node the numbers of the first measure that explains it; zeros if none
+    does."""
     numbers: list[Numbers] = [(0, 0, "")] * nodes
     for requested, best, unit in reversed(measures):
         for index, (want, has) in enumerate(zip(requested.tolist(), best.tolist(), strict=True)):
@@ -293,7 +298,7 @@ def _extended(query: Query) -> list[ReasonMeasure]:
 
 
 def _too_few(query: Query) -> list[ReasonMeasure]:
-    """Return, for each GPU request, how many large enough and accepted GPUs there are."""
+    """Return for each GPU request how many accepted GPUs are large enough, by node."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
     measures = []
@@ -307,7 +312,7 @@ def _too_few(query: Query) -> list[ReasonMeasure]:
 
 
 def _not_idle(query: Query) -> list[ReasonMeasure]:
-    """Return the whole cards asked for, and the idle ones that a node has for them."""
+    """Return the whole GPUs requested, and the idle accepted ones, by node."""
     whole = [need for need in query.demand.needs if need.whole]
     good = np.zeros(len(query.device_kind), dtype=np.bool_)
     for need in whole:
@@ -323,7 +328,8 @@ def _cores(query: Query) -> list[ReasonMeasure]:
 
 
 def _memory(query: Query) -> list[ReasonMeasure]:
-    """Return the hungriest GPU request's memory and the roomiest accepted card."""
+    """Return the memory of the GPU request that needs the most, and the most free memory of an
+    accepted GPU, by node."""
     need = _hungriest(query)
     column = query.device_memory_free
     if need.gpu_request.split:
@@ -342,8 +348,8 @@ def _card_size(query: Query) -> list[ReasonMeasure]:
 
 
 def _told_mib(query: Query, need: Need) -> Ints:
-    """Return the request on each device, [d], MiB: where its card lacks units, as many MiB as they
-    are."""
+    """Return the requested memory on each device, [d], MiB, as shown to people; requests in units
+    are converted."""
     memory = need.gpu_request.memory
     by_unit = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
     by_kind = np.maximum(need.ask_mib, np.array(by_unit, dtype=np.int64))
@@ -359,8 +365,9 @@ def _hungriest(query: Query) -> Need:
 
 
 def _nearest(query: Query, need: Need, requested: Ints, free: Ints) -> tuple[Ints, Ints]:
-    """Return (requested, free) of each node's accepted GPU that lacks least, or of its k-th best
-    for a request of k GPUs; a node without a k-th GPU has the least request, and nothing free."""
+    """Return (requested, free) for the accepted GPU of each node with the smallest shortfall, or
+    for its k-th best GPU if k are requested; for a node without a k-th GPU the smallest request,
+    and −1 for free."""
     good = _accepted(query, need)
     lacks = np.where(good, requested - free, _FAR)
     in_order = np.lexsort((lacks, query.device_node))
@@ -375,7 +382,7 @@ def _nearest(query: Query, need: Need, requested: Ints, free: Ints) -> tuple[Int
 
 
 def _accepted(query: Query, need: Need) -> Bools:
-    """Return a mask of devices of an accepted model and UUID, [d]."""
+    """Return a mask of devices with an accepted model and UUID, [d]."""
     by_kind = np.asarray(need.accepts.take(query.device_kind), dtype=np.bool_)
     by_uuid = query.demand.device_accepts
     if by_uuid is None:

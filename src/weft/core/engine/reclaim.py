@@ -1,12 +1,12 @@
-"""Finds the pods that may be ended for another where queues reclaim what others borrow
+"""Finds the pods that may be evicted for another pod if queues reclaim what other queues borrow
 (`queues.reclaim`).
 
     of the pod's own queue      pods of lower priority
-    of another queue            pods that it borrows with, while the pod's queue has less than its
-                                guarantee; whatever their priority
+    of another queue            pods with which that queue borrows, of any priority, while the
+                                pod's queue has less than its guarantee
 
-So no other queue takes a queue's guaranteed share, whatever the priority, and no two queues end
-each other's pods by turns: a queue that gave back all that it borrowed still has its guarantee.
+So no queue loses its guaranteed share to another, whatever the priority, and no two queues evict
+each other's pods in turn: a queue that gave back all that it borrowed still has its guarantee.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ from weft.core.preempt import Victim
 from weft.model import PodRequest
 
 ANY_PRIORITY = 1 << 40
-"""Above every priority."""
+"""A priority above all others."""
 
 
 class TakesBack:
-    """A pod's right to end others. `below`: victims have a lower priority than this."""
+    """The right of a pod to evict others, with reclaim. `below`: victims have a lower priority than
+    this."""
 
     def __init__(self, teams: TeamQueues, pod: PodRequest) -> None:
         self._teams, self._pod, self._queue = teams, pod, pod.team_queue
@@ -29,7 +30,7 @@ class TakesBack:
         self.below = ANY_PRIORITY if self._lent else pod.priority
 
     def victims(self, there: Sequence[Victim]) -> list[Victim]:
-        """Return those of the pods on a node that may be ended for it."""
+        """Return the pods on a node, out of `there`, that may be evicted for the pod."""
         return [
             victim for victim in there if all(self._may_end(uid, victim) for uid in victim.uids)
         ]

@@ -1,6 +1,5 @@
-"""Decision records: the decision, its inputs, and its reasons. Kept cheap: numbers only. Sentences
-are made when a record is read (`explain`) or written to a file.
-"""
+"""Defines decision records: a decision, its inputs, and its reasons, as numbers only. Sentences are
+made when a record is read (`explain`) or written to a file."""
 
 from typing import Final, Literal
 
@@ -18,18 +17,18 @@ from weft.model import Code, Share
 from weft.model.reason import TEXT
 
 LEAVES: Final = "asked-to-leave"
-"""The eviction itself is others' affair: a disruption budget's, or the API server's
-(`NotEvicted`)."""
+"""The outcome of a request to evict a pod. The eviction itself may still be refused, by a
+disruption budget or the API server (`NotEvicted`)."""
 
 
 FAULTED: Final = "faulted"
-"""Deciding broke off: see `decision_faults.py`."""
+"""The outcome of a decision that failed by an error: see `decision_faults.py`."""
 
 Outcome = Literal["placed", "unschedulable", "asked-to-leave", "faulted"]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One of the best nodes and each scoring policy's raw score for it."""
+    """One of the best nodes, with each scoring policy's raw score for it."""
 
     node: str
     score: int
@@ -38,9 +37,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 class GangDecision(msgspec.Struct, frozen=True, gc=False):
     """A decision about a gang: the group's `name` (with its namespace), how many pods it needs
-    (`least`), how many exist (`there`), how many have or would have places (`found`). `most` is how
-    many an empty cluster would have room for, at most, where that is not enough. `kept` are the
-    nodes on which a place is kept for it."""
+    (`least`), how many exist (`there`), how many have or would have places (`found`). `most` is the
+    most that an empty cluster has room for, set if that is not enough. `kept` are the nodes on
+    which a place is kept for it."""
 
     name: str
     least: int
@@ -51,8 +50,8 @@ class GangDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveCost(msgspec.Struct, frozen=True, gc=False):
-    """The work that moved pods have to run again, and the time for which the other pod waited, both
-    in GPUs x seconds. The first is never larger."""
+    """The work that moved pods have to run again, and the time that the other pod has waited, both
+    in GPU seconds. The first is never larger."""
 
     lost_gpu_s: float
     waited_gpu_s: float
@@ -60,9 +59,9 @@ class MoveCost(msgspec.Struct, frozen=True, gc=False):
 
 class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
     """The node that is kept for a pod that fits nowhere, and the pods, by UID, that were evicted
-    there for it now (`victims`) or before, and are still there (`leaving`). `violations` is how
-    many more that is than disruption budgets allow. `moves`: the victims are moved because the pod
-    waited, and what that costs."""
+    there for it now (`victims`) or before, and are still there (`leaving`). `violations` is by how
+    many evictions disruption budgets are exceeded. `moves` is set if the victims are moved because
+    the pod waited: what the moves cost."""
 
     node: str
     victims: tuple[str, ...] = ()
@@ -73,7 +72,7 @@ class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
 
 class ExpectedRun(msgspec.Struct, frozen=True, gc=False):
     """The expected running time of a placed pod: the median `half_s` and the 90 % quantile
-    `most_s`; unset if unknown. `by`: "said", "learnt" or "bound"."""
+    `most_s`; unset if unknown. `by` is the source, as in `TimeLeft`."""
 
     by: str
     half_s: float | UnsetType = UNSET
@@ -81,12 +80,13 @@ class ExpectedRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreemptedFor(msgspec.Struct, frozen=True, gc=False):
-    """The pod (by UID, and as NAMESPACE/NAME) that a pod of lower `priority` was ended for.
+    """The pod (by UID, and as NAMESPACE/NAME) for which a pod of lower `priority` was evicted.
 
-    `law`: only as its disruption budgets allow; `gang`: the group with which it ends as one.
-    `queue`: the other pod's team's queue, which takes back what this one borrowed, whatever its
-    priority; "" if it is ended for its priority. `moves_to`: the node that has room for it when its
-    controller makes it again; "" if it is ended, or there is none."""
+    `law`: the eviction happens only if disruption budgets allow it; `gang`: the group that ends as
+    a whole. `queue`: the other pod's team's queue, if it reclaims what this pod's queue borrowed,
+    regardless of priority; "" otherwise. `moves_to`: the node that has room for the pod when its
+    controller creates it again; "" if there is none.
+    """
 
     uid: str
     pod: str
@@ -101,20 +101,20 @@ class PreemptedFor(msgspec.Struct, frozen=True, gc=False):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One decision.
 
-    `version` is the ledger's when it was made, `attempt` counts the pod's tries from 1.
+    `version` is the ledger's version at the decision, `attempt` counts the pod's tries from 1.
     `counts[c]` is the number of nodes with reason code c (0: fits). `score` is the chosen node's.
-    `top` lists the best nodes, where the engine was asked to keep them. `harvested` is what the pod
-    got beyond strictly free memory; `eviction` says why one is asked to leave, `slowed` for whom,
-    `double_booked` beside whom it does not fit.
-    `charged` is there where OOM history, and not the request alone, said what the pod takes.
-    `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
-    it. `bounded`: the search for its GPU requests ended at its bound, another place on that node
-    may be better. `links` is how several GPUs are connected, where somebody tells. `preferred` is
-    why the pod's preferences chose the node, where they decided. `gang` is there where the decision
-    was about its whole gang: placed as one of it, or refused as the one that found no place.
-    `preempts` says who is to go so that the pod fits, `preempted` for whom one is asked to leave.
-    `expected_run` is how long it is expected to run, where the queue asks for that.
-    `fault` says why the decision broke off (without a pod: an event was left out).
+    `top` lists the best nodes, if the engine is to keep them. `harvested` is the memory that the
+    pod got beyond strictly free memory. Of an eviction, `eviction` is the reason to evict a
+    borrower, `slowed` the slow pod for which the pod is evicted, `double_booked` the pods beside
+    which it does not fit, and `preempted` the pod that preempts it. `charged` is set if OOM history
+    changes what the pod is charged. `predicted` are the expected slowdowns of the pod and its
+    co-residents, if the policy predicts them. `bounded`: the search for its GPU requests ended at
+    its bound, so another place on the node may be better. `links` is how several GPUs are
+    connected, if known. `preferred` is the reason if the pod's preferences chose the node. `gang`
+    is set if the decision was about the whole gang: the pod was placed with it, or was the one that
+    found no place. `preempts` are the victims to evict so that the pod fits. `expected_run` is the
+    expected running time, if the queue uses it. `fault` says why the decision failed (without a
+    pod: why an event was skipped).
     """
 
     seq: int
@@ -147,5 +147,5 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     expected_run: ExpectedRun | UnsetType = UNSET
 
     def reasons(self) -> dict[str, int]:
-        """Nodes that did not fit, by reason text."""
+        """Return the number of nodes that did not fit, by reason text."""
         return {TEXT[Code(code)]: count for code, count in enumerate(self.counts) if code and count}

@@ -1,30 +1,30 @@
 """Evicts a co-resident of a pod that is slower than its slowdown limit.
 
-State: the last samples of each pod, and since when a GPU is spared. A pure function of the events.
-How progress is counted or predicted is not known here: the pods' policies say what one pod costs
-another.
+State: the last samples of each pod, and GPUs from which a pod was just evicted. A pure function of
+the events. Counting and predicting progress happen elsewhere: the pods' policies say how much one
+pod slows another.
 
-    a look ──▶ each pod's last three windows ─┬─ a latency-critical pod is too slow in two of them
+    a poll ──▶ each pod's last three windows ─┬─ a latency-critical pod is too slow in two of them
                                               ├─ or late in two of them
                                               └─ pods of a GPU, none of them latency-critical, get
                                                  less done together than one alone, for 5 minutes
-           ──▶ one beside it goes, if nothing speaks against it (`eviction_limits.py`)
-           ──▶ nobody else goes there for 5 minutes
+           ──▶ one co-resident is evicted, unless that is withheld (`eviction_limits.py`)
+           ──▶ no other pod of the GPU is evicted for 5 minutes
 
 A latency-critical pod is never evicted. Only windows with exactly the present co-residents count:
-the first window after a change covers both sets, and is left out. Estimates (`proxy`), and pods
-without samples, cause no eviction. A pod whose eviction was refused (`NotEvicted`) comes last from
-then on, and is tried at most every 5 minutes; this delays nothing else.
+the first window after a change covers both sets of pods, and is left out. Estimates (`proxy`), and
+pods without samples, cause no eviction. A pod whose eviction was refused (`NotEvicted`) is chosen
+last from then on, and tried at most every 5 minutes; this delays no other eviction.
 
-An example, which a test plays: lc, latency-critical, may get 1.10 times slower. batch and
-free are on its GPU too, expected to cost it a log slowdown of 0.1 and of 0.3.
+An example, which a test plays: the pod lc, latency-critical, may get 1.10 times slower. The pods
+batch and free share its GPU, and are expected to cause it a log slowdown of 0.1 and of 0.3.
 
-    look   slowdown of lc   the last three windows
-    1      1.00             none: free is new there, and it is about both
-    2      1.20             1.20               one is too slow: nobody goes
-    3      1.05             1.20 1.05          this one is well: nobody goes
-    4      1.30             1.20 1.05 1.30     two are: free goes, expected to bring exp(0.3)
-                                               times the speed; no other for 5 minutes
+    poll   slowdown of lc   the last three windows
+    1      1.00             none: free has just come, so this window covers both sets of pods
+    2      1.20             1.20               one is too slow: no eviction
+    3      1.05             1.20 1.05          the newest is within the bound: no eviction
+    4      1.30             1.20 1.05 1.30     two are too slow: free is evicted, which should make
+                                               lc exp(0.3) times faster; then none for 5 minutes
 """
 
 import math
@@ -47,30 +47,31 @@ from weft.core.ledger import Holding, Ledger
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 WINDOWS = 3
-"""So many of the last windows decide."""
+"""The number of last windows that are considered."""
 QUIET_NS = 300 * 1_000_000_000
-"""Between two evictions from a GPU, and how long pods must be slow together."""
+"""The least time between two evictions from a GPU, and the time for which pods must be slow
+together."""
 NEW_LEADER_NS = 300 * 1_000_000_000
-"""So long after it began to lead a process has nobody evicted: the one before may have had somebody
-evicted as it ended, and nothing need be left that says so."""
+"""For this long a new leader evicts no pod for slowness: the previous leader may have requested an
+eviction just before it stopped, which leaves no trace."""
 GAP_NS = 60 * 1_000_000_000
-"""A look longer ago than this before the next one has nothing to do with it."""
+"""If polls are further apart than this, earlier samples no longer count."""
 LEAST_TOGETHER = 1.0
 SLOWEST = 100.0
-"""As which a pod is told that stood still."""
+"""The slowdown reported for a pod that makes no progress."""
 
 _Gpu = tuple[str, int]
 _CoResidents = tuple[tuple[_Gpu, ...], tuple[str, ...]]
-"""A pod's GPUs, and the UIDs of all that are on them."""
+"""A pod's GPUs, and the UIDs of all pods on these."""
 
 
 class PodProgress(msgspec.Struct, frozen=True, gc=False):
-    """One running pod's progress since the last poll.
+    """The progress of one running pod since the last poll.
 
-    `slowdown` is its rate alone ÷ its rate now, 1.0 for no loss, at most `SLOWEST`. `proxy`: nobody
-    counted its progress, and that number is a guess from its GPU's load; it is shown, and never
-    acted on. `late`: the 99th percentile of its answers is above its SLO; that is measured,
-    whatever `slowdown` is.
+    `slowdown` is its rate alone ÷ its present rate, 1.0 for none, at most `SLOWEST`. `proxy`: its
+    progress was not counted, and the slowdown is estimated from its GPU's load; it is shown, but
+    causes no eviction. `late`: the 99th percentile of its response times is above its SLO; this is
+    measured, whatever `slowdown` is.
     """
 
     uid: str
@@ -80,14 +81,15 @@ class PodProgress(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
-    """The reason to evict a pod for slowness: for whom, and by which rule.
+    """The reason to evict a pod for slowness: for which pod, and by which rule.
 
-    `rule` is `bound` (the latency-critical `slow_pod` was `slowdown` times slower than alone, and
-    `bound` is allowed), `late` (its answers were), both in `windows` of the last three looks, or
-    `together` (the GPU's pods got `together` GPUs' worth done since `since_ns`; the `slow_pod` is
-    the slowest that stays). `speedup` is how many times slower the one that goes is expected to
-    have made the victim. `applications` are the victim's and its own: on GPUs of `gpu_model` these
-    are to be kept apart for a while.
+    `rule` is `bound` (the latency-critical `slow_pod` was `slowdown` times slower than alone, more
+    than the allowed `bound`), `late` (its response times were above its SLO), both in `windows` of
+    the last three windows, or `together` (since `since_ns` the GPU's pods together made only as
+    much progress as `together` pods alone on a GPU; `slow_pod` is the slowest of those that stay).
+    `speedup` is how many times faster the slow pod is expected to run without the evicted one.
+    `applications` are the slow pod's and the evicted pod's: on GPUs of `gpu_model` the two are kept
+    apart for a while.
     """
 
     gpu: int
@@ -104,8 +106,8 @@ class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Account:
-    """A pod's windows with the same co-residents; `too_slow` for a latency-critical pod, None if
-    unknown."""
+    """A pod's windows with the same co-residents; `too_slow` is None unless the pod is
+    latency-critical and has a bound."""
 
     __slots__ = ("at_ns", "co_residents", "too_slow", "windows")
 
@@ -116,7 +118,8 @@ class _Account:
 
 
 class _Slow(NamedTuple):
-    """Since when these pods got less done together than one alone, and when that was last seen."""
+    """Since when these pods have made less progress together than one pod alone, and when this was
+    last seen."""
 
     co_residents: tuple[str, ...]
     since_ns: int
@@ -124,7 +127,7 @@ class _Slow(NamedTuple):
 
 
 class SlowdownEviction:
-    """Decides evictions for slowness among one ledger's pods."""
+    """Chooses the pods to evict because others are too slow, among one ledger's pods."""
 
     def __init__(self, ledger: Ledger, harvest: HarvestRules) -> None:
         self._ledger, self._harvest, self._eviction_limits = ledger, harvest, EvictionLimits(ledger)
@@ -140,8 +143,8 @@ class SlowdownEviction:
 
     @property
     def withheld_evictions(self) -> Mapping[str, Why]:
-        """Pods (UIDs) for which no other was evicted at their last poll, though one might have
-        been: why."""
+        """Pods (by UID) for which no other pod was evicted at their last poll although they were
+        too slow, and why."""
         return self._eviction_limits.withheld_evictions
 
     # --- a new leader ---
@@ -151,7 +154,8 @@ class SlowdownEviction:
         self._leads_ns = now_ns
 
     def note_inherited(self, placed: Container[str], now_ns: int) -> None:
-        """Note whether there are pods that another process `placed`, not this one."""
+        """Record whether this process took over pods that another process `placed`: pods that are
+        not in `placed`."""
         if not self._inherited and self._leads_newly(now_ns):
             self._inherited = any(
                 holding.state == "committed" and holding.placement.shares and uid not in placed
@@ -165,10 +169,11 @@ class SlowdownEviction:
     def _leads_newly(self, now_ns: int) -> bool:
         return self._leads_ns is not None and now_ns - self._leads_ns < NEW_LEADER_NS
 
-    # --- what pods do ---
+    # --- events about pods ---
 
     def mark_leaving(self, holding: Holding, now_ns: int, slow_pod: Iterable[_Gpu] = ()) -> None:
-        """Note that the pod is being evicted: that has to show before the next one is."""
+        """Note that the pod is being evicted: its GPUs, and those of `slow_pod`, lose no other pod
+        until the effect can be seen."""
         if holding.placement.uid not in self._leaving:
             self._leaving.add(holding.placement.uid)
             gpus = frozenset((*_gpus(holding), *slow_pod))
@@ -177,7 +182,7 @@ class SlowdownEviction:
             self._forget_sent(now_ns)
 
     def not_evicted(self, uid: str, now_ns: int, *, refused: bool) -> None:
-        """Note that the pod was not evicted: another pod of the GPU may be evicted instead. If
+        """Note that the pod's eviction failed: another pod of the GPU may be evicted instead. If
         `refused`, this pod is chosen last from now on."""
         self._eviction_limits.not_evicted(uid)
         if uid in self._leaving:
@@ -187,13 +192,13 @@ class SlowdownEviction:
                 self._refused_ns[uid] = now_ns
 
     def gone(self, uid: str) -> None:
-        """The pod holds nothing any more."""
+        """Forget a pod that holds nothing any more."""
         self._eviction_limits.gone(uid)
         self._seen.pop(uid, None)
         self._leaving.discard(uid)
         self._refused_ns.pop(uid, None)
 
-    # --- a look at the pods ---
+    # --- a new poll ---
 
     def observe(
         self,
@@ -202,11 +207,10 @@ class SlowdownEviction:
         now_ns: int,
     ) -> Iterator[tuple[Holding, SlowdownReason]]:
         """Take new samples, and yield the pods to evict, one after another. `tolerance_of` returns
-        how slow a pod (UID) may get; None: no pod is evicted for it.
-        """
+        how slow a pod (UID) may get; None means that no pod is evicted for it."""
         self._forget(now_ns)
         by_uid = {progress.uid: progress for progress in observed}
-        # Only of those that are alone: what others do may be over.
+        # Only pods that are alone: measurements of others may still show a pod that is gone.
         if self.is_quiet_after_takeover(now_ns):
             by_uid = {uid: progress for uid, progress in by_uid.items() if self._alone(uid)}
         self._eviction_limits.forget(by_uid)
@@ -232,8 +236,8 @@ class SlowdownEviction:
     def _critical(
         self, counted: Iterable[Holding], tolerance_of: Callable[[str], SlowdownTolerance | None]
     ) -> list[tuple[Holding, SlowdownTolerance]]:
-        """Return the latency-critical pods that have a bound; their accounts say whether they keep
-        it. The others are looked at for whether they are slow alone."""
+        """Return the latency-critical pods that have a bound, after recording in their accounts
+        whether they are too slow. For other pods, record whether they are slow alone."""
         critical = []
         for holding in counted:
             uid = holding.placement.uid
@@ -257,7 +261,7 @@ class SlowdownEviction:
         )
 
     def _forget(self, now_ns: int) -> None:
-        """Drop what is too long ago, and what was gathered for the last poll."""
+        """Drop samples that are too old, and everything collected for the last poll."""
         old = [uid for uid, account in self._seen.items() if now_ns - account.at_ns > GAP_NS]
         self._eviction_limits.forget(old)
         for uid in old:
@@ -268,7 +272,7 @@ class SlowdownEviction:
         self._quiet = {gpu for _, gpus in self._sent.values() for gpu in gpus}
 
     def _forget_sent(self, now_ns: int) -> None:
-        """Drop those that were asked too long ago, the oldest of which are first."""
+        """Drop evictions requested too long ago; the oldest are first."""
         while self._sent:
             uid, (at_ns, _) = next(iter(self._sent.items()))
             if now_ns - at_ns < QUIET_NS:
@@ -276,7 +280,8 @@ class SlowdownEviction:
             del self._sent[uid]
 
     def _count(self, holding: Holding, progress: PodProgress, now_ns: int) -> bool:
-        """Add a measurement to the pod's account; False if it does not count there."""
+        """Add a sample to the pod's account; return False if the pod's co-residents are not those
+        of the account, so that the sample does not count."""
         if holding.state != "committed" or not holding.placement.shares:
             return False
         co_residents = self._co_residents(holding)
@@ -300,7 +305,7 @@ class SlowdownEviction:
         return holding is not None and self._co_residents(holding)[1] == (uid,)
 
     def _certain(self, gpu: _Gpu) -> tuple[str, ...]:
-        """Return the UIDs on a GPU, in their order; collected once per node and poll."""
+        """Return the UIDs of the pods bound to a GPU, sorted; collected once per node and poll."""
         if gpu[0] not in self._there:
             uids_on: dict[_Gpu, list[str]] = {}
             for holding in self._ledger.pods_on(gpu[0]):
@@ -328,7 +333,7 @@ class SlowdownEviction:
                 costs = self._costs(tolerance, holding, other, gpu)
                 most = max(slowdown / tolerance.critical, tolerance.critical)
                 if len(_gpus(other)) > 1 and not costs > math.log(most):
-                    continue  # others would lose much, for no clear relief here
+                    continue  # no clear gain here, and the pod's other GPUs would lose it
                 best_effort = self._harvest.class_of(other) == BEST_EFFORT
                 rank = (other.placement.uid in self._refused_ns, -costs, not best_effort, -number)
                 ranked.append((rank, gpu, other, costs))
@@ -348,15 +353,15 @@ class SlowdownEviction:
         )
 
     def _open(self, gpus: Sequence[_Gpu]) -> list[_Gpu]:
-        """Yield the GPUs that may lose a pod now. If one of a pod's GPUs waits for an eviction, all
-        do."""
+        """Return the GPUs from which a pod may be evicted now; none if an eviction from one of them
+        is under way."""
         if any(uid in self._leaving for gpu in gpus for uid in self._ledger.occupants(*gpu)):
             return []
         return [gpu for gpu in gpus if gpu not in self._quiet]
 
     def _may_go(self, holding: Holding, now_ns: int) -> bool:
-        """Return True if it may be evicted: its place is certain, it is not latency-critical, and
-        no eviction was refused lately."""
+        """Return True if the pod may be evicted: it is bound, not latency-critical, its eviction
+        was not refused lately, and none of its GPUs is closed to evictions."""
         refused = self._refused_ns.get(holding.placement.uid)
         return (
             holding.state == "committed"
@@ -368,7 +373,7 @@ class SlowdownEviction:
     def _costs(
         self, tolerance: SlowdownTolerance, holding: Holding, other: Holding, gpu: _Gpu
     ) -> float:
-        """Return the log slowdown that the other pod is expected to cause this one."""
+        """Return the log slowdown that `other` is expected to cause the pod."""
         slowed, slowing = holding.placement.application, other.placement.application
         return tolerance.costs(self._model(gpu), slowed, slowing)
 
@@ -378,13 +383,13 @@ class SlowdownEviction:
         gpus = table.nodes[row].gpus if row >= 0 else ()
         return next((device.model for device in gpus if device.index == gpu[1]), "")
 
-    # --- pods that get less done together than one alone ---
+    # --- pods that make less progress together than one alone ---
 
     def _of_slow(
         self, gpu: _Gpu, tolerance_of: Callable[[str], SlowdownTolerance | None], now_ns: int
     ) -> tuple[Holding, SlowdownReason] | None:
-        """Return the latest comer of those with this one GPU, where they were too slow for long
-        enough."""
+        """Return the pod to evict from this GPU if its pods were too slow together for long enough:
+        the last that came, of those that have no other GPU. None otherwise."""
         speeds = self._speeds(self._certain(gpu), now_ns)
         if speeds is None or sum(speeds.values()) >= LEAST_TOGETHER:
             self._slow.pop(gpu, None)
@@ -426,9 +431,9 @@ class SlowdownEviction:
         )
 
     def _speeds(self, uids: Sequence[str], now_ns: int) -> dict[str, float] | None:
-        """Return each pod's speed at its last sample; None if one is unknown or latency-critical.
-        Not every pod has a sample at each poll, as slow counters take longer.
-        """
+        """Return each pod's speed (1: as alone) at its last sample; None if one is unknown or
+        latency-critical, or the pod is alone. Not every pod has a sample at each poll, as slow
+        counters take longer."""
         speeds = {}
         for uid in uids if len(uids) > 1 else ():
             holding, account = self._ledger.holdings[uid], self._seen.get(uid)
@@ -444,7 +449,7 @@ class SlowdownEviction:
 
 
 def _gpus(holding: Holding) -> tuple[_Gpu, ...]:
-    """Return the GPUs of which the pod has a share, each once."""
+    """Return the GPUs of which the pod has shares, each once."""
     node, shares = holding.placement.node, holding.placement.shares
     if len(shares) == 1:
         return ((node, shares[0].gpu),)

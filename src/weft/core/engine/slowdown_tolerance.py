@@ -1,8 +1,7 @@
-"""Sets how slow a running pod may get: by its policy, or less by its SLO. Evictions rest on counted
-progress, and small counts are inexact: a poll counts about twenty units, so one unit is a
-twentieth. No pod is evicted for less than that, however tight a pod's limit, so that a tight SLO
-does not make a pod look slow. (Admission of new pods uses the exact limit.)
-"""
+"""Computes how slow a running pod may get: by its policy, or less by its SLO. Evictions are based
+on counted progress, and small counts are inexact: a poll counts about twenty units, so one unit is
+a twentieth. So no pod is evicted for a smaller slowdown than that, even if a tight SLO sets a lower
+limit. (Admission of new pods uses the exact limit.)"""
 
 from collections.abc import Iterable
 
@@ -30,7 +29,7 @@ def tolerance_of(
 
 
 def _models(placement: Placement, ledger: Ledger) -> list[str]:
-    """Return the GPU models that the pod holds."""
+    """Return the models of the GPUs that the pod holds."""
     row = ledger.table.row_of.get(placement.node, -1)
     gpus = {gpu.index: gpu.model for gpu in ledger.table.nodes[row].gpus} if row >= 0 else {}
     return [gpus.get(share.gpu, "") for share in placement.shares]

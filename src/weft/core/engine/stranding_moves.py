@@ -1,7 +1,7 @@
-"""Finds pods to move so that fewer GPUs are stranded, greedily: each time the move that lowers
-stranded GPU the most. The gain of a move is estimated from its two nodes (without the pod, and with
-it where its profile puts it), so that few moves are tried. A pod is moved once. The moves are tried
-one after the other on the ledger, which is restored afterwards.
+"""Finds pods to move so that fewer GPUs are stranded, greedily: each time the move that reduces
+stranded GPUs the most. The gain of a move is estimated from its two nodes (the old one without the
+pod, the new one with it), so that few moves are tried. A pod is moved at most once. The moves are
+tried one after the other on the ledger, which is restored afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ from weft.core.ledger.table import Ints
 from weft.model import Shape
 
 MOST_TRIED = 32
-"""Moves that are tried for one that is taken, the most promising first."""
+"""The most moves that are tried for each move chosen, the most promising first."""
 
 
 class StrandingPlan(msgspec.Struct, frozen=True):
-    """Moves in order. `stranded_milli` are thousandths of a GPU, before the first and after each;
-    `lost_gpu_s` is the work lost with all of them."""
+    """Moves in order. `stranded_milli` are the stranded GPUs, thousandths, before the first move
+    and after each; `lost_gpu_s` is the work lost with all moves, GPU seconds."""
 
     moves: tuple[PodMove, ...]
     stranded_milli: tuple[int, ...]
@@ -31,14 +31,16 @@ class StrandingPlan(msgspec.Struct, frozen=True):
 
 
 class _Arrival(msgspec.Struct, frozen=True):
-    """The node row where a shape's next pod goes, and how much more is stranded there with it."""
+    """The node row where a shape's next pod would go, and how much more GPU, thousandths, would be
+    stranded there with it."""
 
     row: int
     milli: int
 
 
 class _Promise(NamedTuple):
-    """The most that a move gains; `is_sure`: exactly that, as the profile has one score."""
+    """A bound on how much moving a pod reduces stranded GPU, thousandths. `is_sure`: the bound is
+    mostly exact, as the pod would move to another node; otherwise that node is unknown."""
 
     milli: int
     uid: str
@@ -46,10 +48,10 @@ class _Promise(NamedTuple):
 
 
 class StrandingSearch:
-    """Searches on an engine's ledger, for the pods that `usual`ly come.
+    """Searches moves on an engine's ledger, given the shapes of `usual` pods.
 
-    `budgets` are how many pods each disruption budget lets go; moves that bring less than
-    `least_milli` are not worth it. `progress` is called with how many moves are found.
+    `budgets` are the evictions that each disruption budget allows; moves that gain less than
+    `least_milli` are not made. `progress` is called with the number of moves found.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class StrandingSearch:
         self._under_trial = False
 
     def plan(self, most_moves: int) -> StrandingPlan:
-        """Plan at most `most_moves` moves; fewer if no other move helps."""
+        """Plan at most `most_moves` moves; fewer if no further move helps."""
         table = self._ledger.table
         self._arriving.clear()
         self._stranded = self._meter.of().by.sum(axis=0)
@@ -92,7 +94,7 @@ class StrandingSearch:
         return StrandingPlan(tuple(moves), tuple(milli), round(lost, 1))
 
     def _best(self, moves: Sequence[PodMove]) -> str | None:
-        """Return the pod whose move lowers what is stranded by most."""
+        """Return the pod whose move reduces stranded GPU the most; None if no move gains enough."""
         moved = [move.uid for move in moves]
         self._renew_arrivals()
         best, gain, tried = None, self._least_milli - 1, 0
@@ -107,22 +109,22 @@ class StrandingSearch:
         return best
 
     def _promised(self) -> Iterator[_Promise]:
-        """Bound by how much each pod's move lowers stranded GPU."""
+        """Yield for each pod a bound on how much its move reduces stranded GPU."""
         table = self._ledger.table
         for uid, milli in self._leaving.items():
             arrival = self._arriving[self._key(uid)]
             if arrival is None:
-                continue  # without it there is room on its own node alone
+                continue  # without it, it would only fit on its own node
             place = self._ledger.holdings[uid].placement
             if table.row_of[place.node] != arrival.row:
                 yield _Promise(-milli - arrival.milli, uid, is_sure=True)
-            else:  # without it, it may go elsewhere: no more than itself is filled there
+            else:  # it may go elsewhere, and reduce what is stranded there by at most its own share
                 held = sum(share.milli for share in place.shares)
                 yield _Promise(held - milli, uid, is_sure=False)
 
     def _brings(self, uid: str) -> int:
-        """Compute by how much stranded GPU falls if the pod is moved; 0 if it finds no other
-        place."""
+        """Compute how much less GPU, thousandths, is stranded if the pod is moved; 0 if it finds no
+        other place."""
         with self._gone([uid]) as (held,):
             to_node = self._trials.place(self._trials.movable[uid].request)
             if to_node is None:
@@ -133,7 +135,7 @@ class StrandingSearch:
         return int(self._stranded[rows].sum()) - after if held != to_node else 0
 
     def _take(self, uid: str) -> PodMove:
-        """Move the pod, and update the estimates."""
+        """Move the pod on trial, and update the estimates."""
         from_node = self._trials.evict(uid)
         to_node = self._trials.place(self._trials.movable[uid].request)
         assert to_node is not None
@@ -153,13 +155,13 @@ class StrandingSearch:
     # --- what one pod changes ---
 
     def _without_each(self, rows: Iterable[int]) -> dict[str, int]:
-        """Compute, for each movable pod on these nodes, how much more is stranded there once it is
-        gone."""
+        """Compute, for each movable pod on the nodes of these rows, how much more is stranded there
+        once it is gone."""
         nodes = self._ledger.table.nodes
         stranded: dict[str, int] = {}
         there = {row: self._movable_on(nodes[row].name) for row in rows}
         while there := {row: uids for row, uids in there.items() if uids}:
-            layer = {row: uids.pop() for row, uids in there.items()}  # nodes don't touch each other
+            layer = {row: uids.pop() for row, uids in there.items()}  # on different nodes
             of = np.array(list(layer))
             with self._gone(list(layer.values())):
                 more = self._meter.of(of).by.sum(axis=0) - self._stranded[of]
@@ -171,7 +173,8 @@ class StrandingSearch:
         return [uid for uid in held if uid in self._trials.movable]
 
     def _renew_arrivals(self) -> None:
-        """Compute where each shape's next pod goes now, and how much that strands."""
+        """Compute where each shape's next pod would go now, and how much more would be stranded
+        there."""
         for uid in {self._key(uid): uid for uid in self._leaving}.values():
             pod, key = (
                 msgspec.structs.replace(self._trials.movable[uid].request, uid="weft-defrag"),

@@ -1,8 +1,8 @@
-"""Counts what each team's queue holds, as the ledger charges it; decides whose turn it is, what a
-limit refuses, and which pods borrow.
+"""Counts what each team's queue holds, as the ledger charges it; decides which queue's turn it is,
+which nodes a limit closes to a pod, and which pods borrow.
 
-State: the sums by queue. They follow from the ledger's bookings (`Ledger.on_booked`) and each pod's
-queue, and so from API objects alone; trials under a checkpoint are undone with it. Nothing is
+State: the sums by queue. They follow from the ledger's reservations (`Ledger.on_booked`) and each
+pod's queue, and so from API objects alone; a rollback of the ledger undoes them too. Nothing is
 counted unless a setting needs it.
 
     held of a queue = Σ over its pods of Charge
@@ -25,13 +25,13 @@ from weft.model import Code, Gpu, Node, Placement, PodRequest, model_names
 from weft.model.queue_rules import NO_QUEUES, QueueAmounts, QueueRules, QueueTerms
 
 SCALE = 10**9
-"""Parts of a share: shares are compared as whole numbers."""
+"""Shares of the cluster are compared as whole numbers, in units of one part in this many."""
 Turn = tuple[int, int]
 
 
 class Charge(NamedTuple):
-    """A pod's charge to its queue: thousandths of GPUs, MiB of their memory, thousandths of
-    their cores, thousandths of CPUs; `models` are the first by GPU model."""
+    """A pod's charge to its queue: thousandths of GPUs, MiB of their memory, thousandths of their
+    cores, thousandths of CPUs; `models` are the thousandths of GPUs by model."""
 
     gpu_milli: int = 0
     memory_mib: int = 0
@@ -41,7 +41,7 @@ class Charge(NamedTuple):
 
 
 class QueueUse:
-    """The sum of what a queue's pods hold, by the same amounts, and their number."""
+    """The sum of the charges of a queue's pods, and their number."""
 
     __slots__ = ("core_milli", "cpu_milli", "gpu_milli", "memory_mib", "models", "pods")
 
@@ -50,7 +50,7 @@ class QueueUse:
         self.models: dict[str, int] = {}
 
     def add(self, charge: Charge, sign: int) -> None:
-        """Add a pod (`sign` 1), or remove one (−1)."""
+        """Add a pod's charge (`sign` 1), or remove it (−1)."""
         self.pods += sign
         self.gpu_milli += sign * charge.gpu_milli
         self.memory_mib += sign * charge.memory_mib
@@ -60,15 +60,15 @@ class QueueUse:
             self.models[model] = self.models.get(model, 0) + sign * milli
 
     def of_model(self, name: str) -> int:
-        """Return the thousandths of GPUs whose model name contains this."""
+        """Return the thousandths of GPUs whose model name contains this name."""
         return sum(
             milli for model, milli in self.models.items() if model_names.contains(model, name)
         )
 
 
 class StatedAmount(NamedTuple):
-    """One amount that a queue's terms state: how much the queue holds of it, and what is stated.
-    `unit` is the unit for people, of which `per` is the number of parts."""
+    """One amount that a queue's limit or guarantee states: how much of it the queue holds, and how
+    much is stated. Both are in parts, of which one `unit` (for people) has `per`."""
 
     setting: str
     unit: str
@@ -78,7 +78,7 @@ class StatedAmount(NamedTuple):
 
 
 def bounds(use: QueueUse, stated: QueueAmounts) -> Iterator[StatedAmount]:
-    """Yield the amounts that are stated, each with what is held of it."""
+    """Yield the stated amounts, each with how much of it is held."""
     if stated.gpu_milli is not None:
         yield StatedAmount("gpus", "GPUs", 1000, use.gpu_milli, stated.gpu_milli)
     if stated.memory_mib is not None:
@@ -92,8 +92,8 @@ def bounds(use: QueueUse, stated: QueueAmounts) -> Iterator[StatedAmount]:
 
 
 def charge_of(placement: Placement, node: Node | None) -> Charge:
-    """Return the charge of a placement on its node; for GPUs that the node does not show, what is
-    known without them."""
+    """Return the charge of a placement on its node. Shares of GPUs that the node does not show are
+    charged by their cores and memory alone."""
     gpus = {gpu.index: gpu for gpu in node.gpus} if node is not None and placement.shares else {}
     memory_mib = core_milli = 0
     parts: dict[int, list[int]] = {}  # by GPU: MiB and thousandths of cores held
@@ -120,26 +120,27 @@ def charge_of(placement: Placement, node: Node | None) -> Charge:
 
 
 def larger_part(mib: int, milli: int, card_mib: int, card_milli: int) -> int:
-    """Return the larger part of a GPU's memory and cores that this is, in thousandths."""
+    """Return the larger of the parts that these amounts are of a GPU's memory and cores,
+    thousandths."""
     return max(mib * 1000 // max(1, card_mib), milli * 1000 // max(1, card_milli))
 
 
 def part_of_card(gpu: Gpu, gpus: dict[int, Gpu]) -> int:
-    """Return the thousandths of a card that this GPU is: all of it, or a MIG instance's part by
-    memory."""
+    """Return the thousandths of a card that this GPU is: 1000, or for a MIG instance its part of
+    the memory."""
     parent = gpus.get(gpu.parent) if gpu.parent is not None else None
     return 1000 if parent is None else gpu.memory_mib * 1000 // max(1, parent.memory_mib)
 
 
 class KeptPlace(Protocol):
-    """A place that is kept for a pod (`nominations.py`)."""
+    """A place that is kept for a pod (`nominations.py`), as needed here."""
 
     pod: PodRequest
     place: Placement
 
 
 class TeamQueues:
-    """The queues of one engine. `count` says whether anything is counted."""
+    """The queues of one engine. `count`: something is counted, because a setting needs it."""
 
     def __init__(self, rules: QueueRules, ledger: Ledger) -> None:
         self.rules, self._ledger = rules, ledger
@@ -149,17 +150,17 @@ class TeamQueues:
         self._uses: dict[str, QueueUse] = {}
         self._names: dict[str, str] = {}  # by UID
         self._charged: dict[str, tuple[str, Charge]] = {}
-        self._turns: dict[str, Turn] = {}  # of queues that hold what they held when they were asked
+        self._turns: dict[str, Turn] = {}  # cached until the queue's sum changes
         self._generation = -1
         self._totals = (0, 0, 0)
         self._limits_are_off = False
         if self.count:
             ledger.on_booked = self._booked
 
-    # --- who belongs where ---------------------------------------------------------------------
+    # --- each pod's queue ----------------------------------------------------------------------
 
     def belongs(self, uid: str, queue: str) -> str:
-        """Put the pod into this queue; return the queue that now holds less, "" for none."""
+        """Put the pod into this queue; return the queue that now holds less, "" if none does."""
         before = self._names.get(uid)
         self._names[uid] = queue
         holding = self._ledger.holdings.get(uid)
@@ -170,7 +171,7 @@ class TeamQueues:
         return before or ""
 
     def name_of(self, uid: str) -> str:
-        """Return the pod's queue; "" if that is unknown."""
+        """Return the pod's queue; "" if unknown."""
         return self._names.get(uid, "")
 
     def forget(self, uid: str) -> str:
@@ -178,26 +179,26 @@ class TeamQueues:
         return self._names.pop(uid, "")
 
     def apart(self, pod: PodRequest) -> str:
-        """Return the name by which pods of this queue are told from those of others that ask alike;
-        "" for pods to which their queue makes no difference."""
+        """Return the queue's name if its pods are to be kept apart from like pods of other queues;
+        "" if the queue makes no difference to the pod."""
         return pod.team_queue if self.is_fair or pod.team_queue in self._limited else ""
 
     def terms(self, name: str) -> QueueTerms:
-        """Return the queue as it is configured."""
+        """Return the configured terms of the queue, or default ones."""
         return self._terms.get(name) or QueueTerms(name)
 
     def is_limited(self, name: str) -> bool:
-        """Return Return True if it has limits."""
+        """Return True if the queue has limits."""
         return name in self._limited
 
     def use(self, name: str) -> QueueUse:
-        """Return the sum of what the queue holds."""
+        """Return the sum of the charges of the queue's pods."""
         return self._uses.get(name) or QueueUse()
 
-    # --- what they hold ------------------------------------------------------------------------
+    # --- sums ----------------------------------------------------------------------------------
 
     def _booked(self, holding: Holding, sign: int) -> None:
-        """Count a booking that begins (`sign` 1) or ends (−1)."""
+        """Count a holding that begins (`sign` 1) or ends (−1)."""
         uid = holding.placement.uid
         if (before := self._charged.pop(uid, None)) is not None:
             self._add(*before, -1)
@@ -216,13 +217,14 @@ class TeamQueues:
             del self._uses[name]
 
     def take_in(self, names: Mapping[str, str]) -> None:
-        """Count what the ledger holds already, of pods by UID with their queues."""
+        """Count everything that the ledger holds already; `names` are the pods' queues by UID."""
         self._names.update(names)
         for holding in self._ledger.holdings.values():
             self._booked(holding, 1)
 
     def charge(self, uid: str, queue: str, holding: Holding) -> None:
-        """Count a holding, as the ledger has it now, for this queue; for none with ""."""
+        """Count a holding for this queue, replacing its earlier charge; for no queue if it is
+        ""."""
         if queue:
             self._names[uid] = queue
         else:
@@ -230,12 +232,13 @@ class TeamQueues:
         self._booked(holding, 1 if queue else -1)
 
     def in_order_of(self, uids: Iterable[str]) -> None:
-        """Count as if the pods had come in this order: of a queue the latest borrow first."""
+        """Count as if the pods had come in this order: the latest pods of a queue are the ones that
+        borrow."""
         if any(not terms.guarantee.is_none for terms in self.rules.queues):
             self._charged = {uid: self._charged[uid] for uid in uids if uid in self._charged}
 
     def uids_of(self, name: str) -> Iterator[str]:
-        """Yield the queue's pods that hold anything, by UID."""
+        """Yield the UIDs of the queue's pods that hold anything."""
         return (uid for uid, (queue, _) in self._charged.items() if queue == name)
 
     def names(self) -> list[str]:
@@ -248,10 +251,10 @@ class TeamQueues:
             for holding in self._ledger.pods_on(name):
                 self._booked(holding, 1)
 
-    # --- whose turn it is ----------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------
 
     def turn(self, name: str) -> Turn:
-        """Return the queue's place among those that wait: smaller goes first."""
+        """Return the queue's sort key among queues with waiting pods: smaller goes first."""
         self._look_at_totals()
         if (turn := self._turns.get(name)) is None:
             turn = self._turns[name] = turn_of(self.use(name), self.terms(name), self._totals)
@@ -280,8 +283,8 @@ class TeamQueues:
         """Return the answers without nodes on which the pod would take its queue beyond a limit. On
         a node with different GPUs the largest charge counts, so that no choice exceeds the limit.
         Such a node is reported as refused by the limit even if it is also full, as it would be
-        refused when empty. Places `kept` for other pods of the queue count as held, except those of
-        its gang, which are decided together.
+        refused if it were empty. Places `kept` for other pods of the queue count as held, except
+        those of its gang, which are decided together.
         """
         name = pod.team_queue
         if name not in self._limited or not known.demand.needs or self._limits_are_off:
@@ -307,8 +310,8 @@ class TeamQueues:
         return left
 
     def _use_with(self, name: str, kept: Sequence[KeptPlace]) -> QueueUse:
-        """Return the sum of what the queue holds, and will hold once these pods have their
-        places."""
+        """Return the sum of what the queue holds now, and will hold once its pods with `kept`
+        places start."""
         mine = [each.place for each in kept if each.pod.team_queue == name]
         if not mine:
             return self.use(name)
@@ -324,8 +327,8 @@ class TeamQueues:
     def _over(
         self, known: Assessment, name: str, use: QueueUse
     ) -> list[tuple[StatedAmount, tuple[Ints, Bools]]]:
-        """Return the limits that the pod would exceed somewhere, with its amounts by node and a
-        mask of these nodes."""
+        """Return the limits that the pod would exceed on some node, each with the pod's amount by
+        node and a mask of these nodes."""
         asked = AskedByNode(known, self._ledger.table)
         return [
             (bound, amounts)
@@ -343,8 +346,8 @@ class TeamQueues:
             self._limits_are_off = False
 
     def raised_limits(self, known: Assessment, pod: PodRequest) -> str:
-        """Return the limits to raise so that the pod gets the node that needs the least raise;
-        `known` was assessed without limits."""
+        """Return in words which limits to raise so that the pod gets the node that needs the
+        smallest raise; `known` was assessed without limits."""
         name = pod.team_queue
         over = self._over(known, name, self.use(name))
         fits = np.flatnonzero(known.codes == 0).tolist()
@@ -362,9 +365,9 @@ class TeamQueues:
     # --- borrowers -----------------------------------------------------------------------------
 
     def borrowed(self) -> list[str]:
-        """Yield the UIDs of pods whose end would leave their queue at or above its guarantee, first
-        those whose queue borrows the most: in this order a queue reclaims its guarantee. Within a
-        queue the latest come first; the caller chooses by priority."""
+        """Return the UIDs of pods whose end would leave their queue at or above its guarantee, in
+        the order in which other queues reclaim: pods of the queue that borrows the most come first,
+        within a queue the latest. The caller also considers priority."""
         return self._borrowed_of(self._uses)
 
     def _borrowed_of(self, queues: Collection[str]) -> list[str]:
@@ -389,8 +392,8 @@ class TeamQueues:
         return [uid for _, _, uid in sorted(found)]
 
     def borrowed_milli(self, queues: Collection[str] | None = None) -> dict[str, int]:
-        """Return the thousandths of GPUs that each of the queues (None: all that hold anything)
-        borrows; all of them where nothing is guaranteed."""
+        """Return the thousandths of GPUs held by pods that borrow, for each of these queues (None:
+        all that hold anything). All pods of a queue without a guarantee borrow."""
         asked = self._uses.keys() & (self._uses.keys() if queues is None else {*queues})
         promised = {name for name in asked if not self.terms(name).guarantee.is_none}
         sums = {name: self._uses[name].gpu_milli for name in asked - promised}
@@ -406,8 +409,8 @@ def over_limit_in_words(name: str, bound: StatedAmount, amount: int) -> str:
 
 
 def totals_of(table: LedgerTable) -> tuple[int, int, int]:
-    """Sum up what the cluster has: MiB of GPU memory, thousandths of GPU cores and of CPUs. MIG
-    instances are part of their cards."""
+    """Sum up the cluster's capacity: MiB of GPU memory, thousandths of GPU cores, thousandths of
+    CPUs. MIG instances are part of their cards."""
     if not table.has_parents:
         milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
         cores = int(milli.take(table.device_kind).sum()) if table.devices else 0
@@ -421,14 +424,15 @@ def totals_of(table: LedgerTable) -> tuple[int, int, int]:
 
 
 def dominant(use: QueueUse, totals: tuple[int, int, int]) -> int:
-    """Return the largest of its parts of the cluster, in units of `SCALE`."""
+    """Return the largest of the queue's parts of the cluster's capacity, in units of 1 /
+    `SCALE`."""
     held = (use.memory_mib, use.core_milli, use.cpu_milli)
     return max(SCALE * has // max(1, total) for has, total in zip(held, totals, strict=True))
 
 
 def turn_of(use: QueueUse, terms: QueueTerms, totals: tuple[int, int, int]) -> Turn:
     """Return the sort key of a queue that holds `use`. Queues below their guarantee come first, by
-    the part of it that they hold; then the others, by their dominant share of the cluster divided
+    the part of it that they hold; then other queues, by their dominant share of the cluster divided
     by their weight."""
     if is_below(use, terms.guarantee):
         parts = (SCALE * b.held // b.stated for b in bounds(use, terms.guarantee))
@@ -437,12 +441,12 @@ def turn_of(use: QueueUse, terms: QueueTerms, totals: tuple[int, int, int]) -> T
 
 
 def is_below(use: QueueUse, guarantee: QueueAmounts) -> bool:
-    """Return True if less is held than is guaranteed, of each guaranteed amount."""
+    """Return True if less is held than is guaranteed, of every guaranteed amount."""
     return not guarantee.is_none and all(b.held < b.stated for b in bounds(use, guarantee))
 
 
 class AskedByNode:
-    """The most that a pod would be charged to its queue, on each node."""
+    """The most that a pod would be charged to its queue, by node."""
 
     def __init__(self, known: Assessment, table: LedgerTable) -> None:
         self._needs, self._table = known.demand.needs, table
@@ -450,8 +454,8 @@ class AskedByNode:
         self._part_of: list[int] | None = None
 
     def amounts(self, bound: StatedAmount) -> tuple[Ints, Bools] | None:
-        """Return how much it requests of this amount by node, [N], and a mask of where that is too
-        much; None: nowhere."""
+        """Return how much of this amount the pod would be charged by node, [N], and a mask of where
+        this exceeds the limit; None if it does nowhere."""
         by_kind = [self._by_kind(need, bound) for need in self._needs]
         most = sum(int(amounts.max(initial=0)) for amounts in by_kind)
         if not most or bound.held + most <= bound.stated:
@@ -469,7 +473,8 @@ class AskedByNode:
         return most
 
     def _by_kind(self, need: Need, bound: StatedAmount) -> Ints:
-        """Return how much it requests on GPUs of each kind, [K], 0 for unsuitable ones."""
+        """Return how much of this amount the request takes on GPUs of each kind, [K]; 0 for
+        unsuitable kinds."""
         setting, parts = bound.setting, self._parts()
         asked = [
             0 if not do else _amount(setting, need, kind, part, int(need.memory_mib[at]))
@@ -480,7 +485,7 @@ class AskedByNode:
         return np.array(asked, dtype=np.int64)
 
     def _parts(self) -> list[int]:
-        """Return the most thousandths of a card that a GPU of each kind is."""
+        """Return the largest part of a card, thousandths, that a GPU of each kind is."""
         if self._part_of is None:
             self._part_of = [1000] * len(self._kinds)
             if self._table.has_parents:
@@ -491,7 +496,7 @@ class AskedByNode:
 def _amount(setting: str, need: Need, kind: DeviceKind, part: int, memory_mib: int) -> int:
     """Return how much a GPU request takes of one amount on GPUs of this kind."""
     count, milli = need.count, kind.milli if need.whole else need.milli
-    if need.gpu_request.split:  # its memory is the sum over as many GPUs as it takes
+    if need.gpu_request.split:  # the total is spread over as many GPUs as it needs
         count = max(count, -(-memory_mib // max(1, kind.memory_mib)))
         memory_mib = -(-memory_mib // count)
     if setting == "gpuMemoryMiB":
@@ -506,8 +511,8 @@ def _amount(setting: str, need: Need, kind: DeviceKind, part: int, memory_mib: i
 
 
 def parts_by_kind(table: LedgerTable) -> list[int]:
-    """Return the most thousandths of a card that a GPU of each kind is, where some are MIG
-    instances."""
+    """Return the largest part of a card, thousandths, that a GPU of each kind is: less than 1000
+    for MIG instances."""
     parts = [0] * len(table.kinds)
     rows, kinds = table.device_node.tolist(), table.device_kind.tolist()
     for device, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
@@ -517,4 +522,4 @@ def parts_by_kind(table: LedgerTable) -> list[int]:
 
 
 NO_TEAMS = TeamQueues(NO_QUEUES, Ledger())
-"""Stands for engines that count nothing."""
+"""The queues of engines that count none."""

@@ -5,10 +5,10 @@
          └──── looked at again ◀─────┘
 
 A move is a preemption: the pod is evicted, its controller creates it again, and there is room for
-it elsewhere. No pod is moved for a less important one. The cost is GPU time that the moved pods
-have to run again; it must be no more than the GPU time for which the other pod has waited, so that
-moves never cost more than waiting did. No pod is moved for pods of one GPU or less: they soon find
-room, and would take what larger pods wait for. Nothing is stored: a new process counts again.
+it elsewhere. No pod is moved for a less important one. The cost is the GPU time that the moved pods
+have to run again. It must not exceed the GPU time for which the other pod has waited, so that moves
+never cost more than waiting did. No pod is moved for pods of one GPU or less: they soon find room,
+and would take what larger pods wait for. Nothing is stored: a new process starts counting again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 HOUR_NS = 3_600_000_000_000
 AGAIN_NS = 30_000_000_000
-"""Moves are searched for one pod no sooner than this after the last time."""
+"""Moves are searched for one pod at most once in this time."""
 LOOKED_AT = 8
-"""Pods that are tried again at a time, of those that wait."""
+"""The most waiting pods that are tried again at once."""
 _MILLI_NS = 1000 * 1_000_000_000
 
 
 class MoveLoss(NamedTuple):
-    """Work that is lost with a move: thousandths of GPUs × ns now, and the increase per ns."""
+    """Work lost with a move: thousandths of GPUs × ns now, and the increase per ns."""
 
     milli_ns: int
     grows: int
 
 
 class WaitingMoves:
-    """Pods that fit nowhere, since when, and the moves of the last hour. `moved` is the number of
-    pods moved so far, `lost_gpu_s` their lost work."""
+    """Pods that fit nowhere, with the time since when, and the moves of the last hour. `moved` is
+    the number of pods moved so far, `lost_gpu_s` their lost work, GPU seconds."""
 
     def __init__(self, rules: MoveRules) -> None:
         self.rules, self.on = rules, rules.after_ns > 0
@@ -57,12 +57,13 @@ class WaitingMoves:
         self._hour: deque[int] = deque()
 
     def waited_ns(self, uid: str, now_ns: int) -> int:
-        """Return for how long the pod is known to fit nowhere; begins now if it was not known."""
+        """Return how long the pod has been known to fit nowhere; the time begins now if it was not
+        known."""
         return now_ns - self.since.setdefault(uid, now_ns)
 
     def ready_ns(self, uid: str) -> int:
-        """Return when moves may be searched for the pod: `FAR` if nothing changed since the last
-        search."""
+        """Return when moves may be searched for the pod; `FAR` if nothing has changed since the
+        last search."""
         searched_ns = self._searched.get(uid)
         if searched_ns is None:
             return self.since[uid] + self.rules.after_ns
@@ -71,8 +72,8 @@ class WaitingMoves:
         return min(again_ns, self._again.get(uid, FAR))
 
     def may_search(self, pod: PodRequest, now_ns: int) -> bool:
-        """Return True if moves may be searched for the pod now; else have it tried when they
-        may."""
+        """Return True if moves may be searched for the pod now; otherwise, schedule a try for when
+        they may."""
         uid = pod.uid
         if pod.shape.gpus <= 1:
             return False
@@ -88,8 +89,8 @@ class WaitingMoves:
         self._searched[uid] = now_ns
 
     def may_move(self, uid: str, count: int, now_ns: int) -> bool:
-        """Return True if this many may be moved for this pod now; else have it tried when they
-        may."""
+        """Return True if `count` pods may be moved for this pod now; otherwise, schedule a try for
+        when they may."""
         while self._hour and self._hour[0] <= now_ns - HOUR_NS:
             self._hour.popleft()
         short = len(self._hour) + count - self.rules.an_hour
@@ -98,8 +99,8 @@ class WaitingMoves:
         return short <= 0
 
     def is_worth(self, uid: str, lost: Sequence[MoveLoss], milli: int, now_ns: int) -> bool:
-        """Return True if no more work is lost than the pod's wait for `milli` thousandths of GPUs;
-        else have it tried when that is so."""
+        """Return True if the lost work is no more than the pod's wait for `milli` thousandths of
+        GPUs; otherwise, schedule a try for when it will be."""
         missing = sum(each.milli_ns for each in lost) - self.waited_ns(uid, now_ns) * milli
         pace = milli - sum(each.grows for each in lost)
         if missing > 0 and pace > 0:
@@ -107,7 +108,7 @@ class WaitingMoves:
         return missing <= 0
 
     def begin(self, count: int, lost_gpu_s: float, now_ns: int) -> None:
-        """Count moves that are about to be made."""
+        """Count pods that are about to be moved."""
         self._hour.extend([now_ns] * count)
         self.moved += count
         self.lost_gpu_s += lost_gpu_s
@@ -118,7 +119,7 @@ class WaitingMoves:
             times.pop(uid, None)
 
     def changed(self, now_ns: int) -> None:
-        """Have waiting pods tried again, as there is more room, or more pods may move."""
+        """Schedule a try for the waiting pods, as there is more room, or more pods may move."""
         if not self.since:
             return
         self._changed_ns = now_ns
@@ -136,7 +137,7 @@ class WaitingMoves:
         self.look_at(at_ns)
 
     def look_at(self, at_ns: int) -> None:
-        """Have waiting pods tried at this time, if not earlier."""
+        """Schedule a try for the waiting pods at this time, unless an earlier one is scheduled."""
         self.due_ns = min(self.due_ns, at_ns)
 
     def next_ns(self, wake_ns: int | None) -> int | None:
@@ -147,18 +148,17 @@ class WaitingMoves:
 
 
 NONE_MOVED = WaitingMoves(NO_MOVES)
-"""Nothing is noted in it: engines that move nobody have it."""
+"""Stands for engines that move no pods; nothing is recorded in it."""
 
 
 def gpu_milli(engine: Engine, placement: Placement) -> int:
-    """Return the GPUs that the placement holds, in thousandths, as queues are charged
-    for them."""
+    """Return the thousandths of GPUs that the placement holds, as queues are charged for them."""
     row = engine.ledger.table.row_of.get(placement.node)
     return charge_of(placement, None if row is None else engine.ledger.table.nodes[row]).gpu_milli
 
 
 def lost_by(engine: Engine, uid: str, now_ns: int) -> MoveLoss:
-    """Return the work that is lost when this pod moves: what it states, or all since its
+    """Return the work that is lost if this pod moves: what the pod states, or everything since its
     placement."""
     preemption = engine.preemption
     milli = gpu_milli(engine, engine.ledger.holdings[uid].placement)
@@ -175,8 +175,8 @@ def cost_of_moves(lost: Sequence[MoveLoss], waited_milli_ns: int) -> MoveCost:
 
 
 def look(engine: Engine, now_ns: int) -> None:
-    """Wake pods for which moves may be searched by now, the most important and the oldest first;
-    one of each group."""
+    """Wake pods for which moves may be searched now, the most important and the oldest first; one
+    of each group."""
     moves, queue = engine.preemption.moves, engine.queue
     if not moves.begin_look(now_ns):
         return
