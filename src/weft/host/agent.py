@@ -185,7 +185,8 @@ class Composition:
 
     def _isolate(self) -> None:
         settings = self._settings
-        self.mps = MpsDaemon(options_here()) if settings.mps else None
+        mps = options_here(multi_user=settings.mps_multi_user)
+        self.mps = MpsDaemon(mps) if settings.mps else None
         options = IsolationOptions(settings.isolation, settings.hook_library)
         self.isolation = NodeIsolation(options, self.devices, self.mps)
 

@@ -34,6 +34,7 @@ PROBE = Path(__file__).resolve().parent / "cuda_probe.py"
 NO_DEVICE, OUT_OF_MEMORY = 100, 2
 CONTEXT_MIB = 2_000
 """CUDA's own memory counts as the program's: its context, and under MPS the server's."""
+USERS = {"root": 2, "one": 2, "two": 1}
 _PATIENCE_S = 60.0
 _POLL_S = 0.1
 Found = TypeVar("Found")
@@ -83,8 +84,10 @@ def driver_folder() -> str:
     return str(Path(path).parent)
 
 
-def program(name: str, limits: dict[str, int], *words: object, isolation: str = "") -> Object:
-    """A pod that runs `cuda_probe.py` with this machine's Python and driver."""
+def program(
+    name: str, limits: dict[str, int], *words: object, isolation: str = "", user: int = 0
+) -> Object:
+    """A pod that runs `cuda_probe.py` with this machine's Python and driver, as this user."""
     python = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     folders = {str(PROBE.parent), driver_folder(), sys.base_prefix, "/usr", "/lib", "/lib64"}
     kept = sorted(f for f in folders if Path(f).exists() and not within(f, folders - {f}))
@@ -95,6 +98,7 @@ def program(name: str, limits: dict[str, int], *words: object, isolation: str = 
         "command": [str(python), str(PROBE), *map(str, words)],
         "env": [{"name": "LD_LIBRARY_PATH", "value": driver_folder()}],
         "resources": {"limits": {key: str(value) for key, value in limits.items()}},
+        "securityContext": {"runAsUser": user},
         "volumeMounts": [
             {"name": f"v{n}", "mountPath": path, "readOnly": True} for n, path in enumerate(kept)
         ],
@@ -246,6 +250,24 @@ def test_mps_limits_memory_and_multiprocessors(
     whole = sliced[0]["gpus"][0]["sms"]
     assert seen["memory"][0]["gpus"][0]["sms"] == whole
     assert abs(seen["quarter"][0]["gpus"][0]["sms"] - whole / 4) <= 2
+
+
+def test_pods_of_different_users_share_a_gpu_by_mps(
+    node: RealNode, namespace: str, weft_runs: Agent
+) -> None:
+    """At once, each with its own limits: by default a server of MPS takes one user's programs."""
+    memory = {"weft.dev/gpu-memory": 3_000}
+    pods = started(
+        node,
+        namespace,
+        program("root", memory, "hold", 1_000, 4_000, isolation="mps"),
+        program("one", memory, "hold", 1_000, 4_000, isolation="mps", user=1_000),
+        program("two", memory, "hold", 2_000, isolation="mps", user=2_000),
+    )
+    lines = {name: said(node, pods[name], 1 + count) for name, count in USERS.items()}
+    errors = {name: [line["error"] for line in found[1:]] for name, found in lines.items()}
+    assert errors == {"root": [0, OUT_OF_MEMORY], "one": [0, OUT_OF_MEMORY], "two": [0]}
+    until(lambda: [used_mib(weft_runs, name) for name in USERS], lambda used: min(used) >= 1_000)
 
 
 def test_mps_goes_on_without_the_agent(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fakes.mps import fake_mps_control
@@ -115,6 +116,27 @@ async def test_why_it_does_not_start_is_told(
     await absent.check()
     assert not absent.available
     assert absent.problem == ("there is no nvidia-not-here: install the driver's compute utilities")
+
+
+@pytest.mark.parametrize(
+    ("old", "multi_user", "started"),
+    [("", True, ["-f -M"]), ("1", True, ["-f -M", "-f"]), ("", False, ["-f"])],
+)
+async def test_programs_of_all_users_share_one_server_where_the_driver_can(
+    make: Callable[[], MpsDaemon],
+    seen: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    multi_user: bool,
+    started: list[str],
+) -> None:
+    """A driver that does not know the option serves one user at a time."""
+    monkeypatch.setenv("FAKE_OLD", old)
+    daemon = make()
+    daemon.options = msgspec.structs.replace(daemon.options, multi_user=multi_user)
+    await daemon.check()
+    assert (daemon.ready, daemon.starts) == (True, len(started))
+    assert seen.with_name("seen.options").read_text().splitlines() == started
 
 
 @pytest.mark.parametrize("version", [1, 2])

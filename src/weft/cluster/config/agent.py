@@ -61,6 +61,11 @@ class AgentSettings(Section, frozen=True):
         bool,
         "whether the agent runs NVIDIA's MPS daemon; off, since it changes how all GPUs are shared",
     ] = False
+    mps_multi_user: Annotated[
+        bool,
+        "whether programs of all users share one MPS server, which runs as root; on, since without "
+        "it a container hangs while a container of another user has the server",
+    ] = True
     hook_library: Annotated[
         str,
         "path of HAMi-core's libvgpu.so on the node; empty: no hook isolation, as Weft does not "

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from weft.node.devices.mps import LOGS, PIPES, PROGRAM, answers
+from weft.node.devices.mps import LOGS, MULTI_USER, PIPES, PROGRAM, answers
 
 log = logging.getLogger("weft.agent")
 
@@ -40,10 +40,10 @@ if [ -e "$4/cgroup.controllers" ]; then put "$4"
 elif [ "$4" ]; then for at in "$4"/*/; do [ -e "$at/cgroup.procs" ] && put "${at%/}"; done
 fi 2>/dev/null
 [ -z "$3" ] || mount --bind "$2" /dev/shm || exit 1
-exec "$1" -f
+exec "$1" -f $5
 """
 """$1 is the program, $2 the folder mounted as /dev/shm if $3 is set, $4 the cgroup file systems
-(v2: one tree; v1: one for each controller, of which some may refuse)."""
+(v2: one tree; v1: one for each controller, of which some may refuse), $5 one more option."""
 _CGROUPS = "/sys/fs/cgroup"
 _ON_THE_HOST = ("nsenter", "--target", "1", "--mount", "--cgroup", "--")
 
@@ -57,7 +57,9 @@ class MpsOptions(msgspec.Struct, frozen=True):
     driver's program is on the host. `own_shm`: whether the daemon gets its own /dev/shm; required
     if containers use it, and needs the right to mount. `cgroups`: where cgroupfs is, as the daemon
     sees it; the daemon moves itself to `weft-mps` there, so that it does not end with the agent's
-    cgroup. "" leaves it where it is.
+    cgroup. "" leaves it where it is. `multi_user`: whether programs of all users share one server.
+    Without it a server takes programs of one user id only, and those of another user hang until it
+    has ended: containers run as many users.
     """
 
     folder: Path = Path("/run/weft/mps")
@@ -65,9 +67,10 @@ class MpsOptions(msgspec.Struct, frozen=True):
     run_by: tuple[str, ...] = ()
     own_shm: bool = True
     cgroups: str = ""
+    multi_user: bool = True
 
 
-def options_here(proc: Path = Path("/proc")) -> MpsOptions:
+def options_here(proc: Path = Path("/proc"), *, multi_user: bool = True) -> MpsOptions:
     """Choose the options for this machine: the host's program for an agent in a container that may
     see the host's processes; always a cgroup of its own."""
     try:
@@ -75,7 +78,7 @@ def options_here(proc: Path = Path("/proc")) -> MpsOptions:
     except OSError:  # not visible: not root, or a container without the host's processes
         contained = False
     run_by = _ON_THE_HOST if contained and shutil.which(PROGRAM) is None else ()
-    return MpsOptions(run_by=run_by, cgroups=_CGROUPS)
+    return MpsOptions(run_by=run_by, cgroups=_CGROUPS, multi_user=multi_user)
 
 
 class MpsDaemon:
@@ -150,24 +153,36 @@ class MpsDaemon:
         self.shm.chmod(0o1777)  # as /dev/shm
         for stale in self.pipe.iterdir():  # of a dead daemon; containers mount the folder
             stale.unlink(missing_ok=True)
-        self.starts += 1
         self.ready, self.problem = False, "it is being started"
-        pid = await asyncio.to_thread(self._launch)
+        multi_user = self.options.multi_user
+        problem, ended = await self._begin(MULTI_USER if multi_user else "")
+        if ended and multi_user:  # an old driver does not know the option
+            problem, _ = await self._begin("")
+            if not problem:
+                log.warning("MPS serves one user at a time: this driver cannot serve several")
+        self._tell(problem)
+
+    async def _begin(self, users: str) -> tuple[str, bool]:
+        """Start the daemon once and wait until it answers.
+
+        Return why it does not ("" if it does), and whether it has ended.
+        """
+        self.starts += 1
+        pid = await asyncio.to_thread(self._launch, users)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_S):
                 while not await self._answers() and Path(f"/proc/{pid}").exists():
                     await asyncio.sleep(0.05)
         if await self._answers():
-            self._tell("")
-        elif Path(f"/proc/{pid}").exists():
-            self._tell(f"{self.options.program} does not answer")
-        else:
-            self._tell(f"{self.options.program} ended: {self._last_words()}")
+            return "", False
+        if Path(f"/proc/{pid}").exists():
+            return f"{self.options.program} does not answer", False
+        return f"{self.options.program} ended: {self._last_words()}", True
 
-    def _launch(self) -> int:
+    def _launch(self, users: str) -> int:
         """Start the daemon detached from this process; return its process id."""
         launched = subprocess.run(
-            ["sh", "-c", _LAUNCH, "weft-mps", *self._command()],
+            ["sh", "-c", _LAUNCH, "weft-mps", *self._command(users)],
             env=self._env(),
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -177,11 +192,11 @@ class MpsDaemon:
         )
         return int(launched.stdout)
 
-    def _command(self) -> Sequence[str]:
+    def _command(self, users: str) -> Sequence[str]:
         options = self.options
         own = OWN_SHM if options.own_shm else ()
         script = ("sh", "-c", _START, "weft-mps", options.program, str(self.shm))
-        arguments = ("own" if options.own_shm else "", options.cgroups)
+        arguments = ("own" if options.own_shm else "", options.cgroups, users)
         return (*options.run_by, *own, *script, *arguments)
 
     def _env(self) -> dict[str, str]:

@@ -19,10 +19,12 @@ from weft.node.devices.reader import DeviceError
 
 PROGRAM = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+MULTI_USER = "-M"
+"""The daemon's option for one server, run as root, that takes programs of all users."""
 START_S, QUIT_S, ASK_S = 20.0, 20.0, 10.0
 
 _WATCHER = """
-( "$1" -f </dev/null; echo "$?" >"$2/ended" ) &
+( "$1" -f $3 </dev/null; echo "$?" >"$2/ended" ) &
 cat >/dev/null
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   [ "$told" ] || { echo "quit -t 5" | timeout 10 "$1" && told=1; }
@@ -32,8 +34,8 @@ done
 rm -rf "$2"
 kill -KILL 0
 """
-"""$1 is the program, $2 a folder that receives the daemon's exit code. A daemon that is still
-starting accepts no command yet, so the command is repeated until it is accepted."""
+"""$1 is the program, $2 a folder that receives the daemon's exit code, $3 one more option. A daemon
+that is still starting accepts no command yet, so the command is repeated until it is accepted."""
 
 
 @contextmanager
@@ -44,9 +46,9 @@ def no_mps() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
+def mps(gpu: str, program: str = PROGRAM, *, multi_user: bool = False) -> Iterator[dict[str, str]]:
     """Provide the environment of processes that share GPU `gpu` (UUID or index) through our own
-    daemon.
+    daemon; processes of all users at once if `multi_user`.
 
     `DeviceError` if the program is missing, or the daemon does not start.
     """
@@ -60,7 +62,7 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
         environment = {PIPES: str(folder / "pipe"), LOGS: str(folder / "log")}
         env = {**os.environ, **environment, "CUDA_VISIBLE_DEVICES": gpu}
         watcher = subprocess.Popen(
-            ["sh", "-c", _WATCHER, "weft-mps", path, name],
+            ["sh", "-c", _WATCHER, "weft-mps", path, name, MULTI_USER if multi_user else ""],
             env=env,
             start_new_session=True,
             stdin=subprocess.PIPE,
