@@ -43,8 +43,7 @@ from weft.model.delivery import (
 )
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
 from weft.node.agent.container_grant import ContainerGrant, visible
-from weft.node.agent.node_pods import NodePod
-from weft.node.agent.pod_on_node import PodOnNode
+from weft.node.agent.node_pods import NodePod, PodOnNode
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin.attribution import Attribution, AttributionWorld
 from weft.node.device_plugin.cdi_files import CdiFiles

@@ -28,7 +28,7 @@ from weft.cluster.config.form import DEFAULT_PROFILES, Configuration  # noqa: E4
 from weft.cluster.extender import scheduler_config  # noqa: E402
 from weft.core.policies.catalog import BUILT_IN  # noqa: E402
 from weft.dialects.catalog import ALL  # noqa: E402
-from weft.node.devices.fake_file import FakeFile  # noqa: E402
+from weft.node.devices.fake import FakeFile  # noqa: E402
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "chart"

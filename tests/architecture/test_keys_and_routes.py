@@ -11,8 +11,8 @@ from weft.cluster.extender.routes import ELASTIC, GPUSHARE, WEFT, Route
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
 from weft.dialects.catalog import ALL
-from weft.host.agent_pages import AgentPages
-from weft.host.scheduler_pages import StatusPages
+from weft.host.agent import AgentPages
+from weft.host.scheduler import StatusPages
 from weft.model import annotations
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -67,7 +67,7 @@ USED = {
     ("serviceaccounts/token", "create"): ("kube/access.py", "/token"),
     ("services/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("services"'),
     ("pods/proxy", "get"): ("cluster/scheduler/explain_client.py", 'proxy_path("pods"'),
-    ("/explain/*", "get"): ("host/scheduler_pages.py", "/explain/"),
+    ("/explain/*", "get"): ("host/scheduler.py", "/explain/"),
 }
 """(resource, verb): the file whose code needs it, and the words that make the request."""
 

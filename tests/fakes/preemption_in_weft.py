@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from weft.cluster.state import pod_reader
-from weft.cluster.state.budgets import BudgetView
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.nominated import nominated
+from weft.cluster.state.nominated import BudgetView, nominated
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Bind, Command, Engine, Evict, NodesChanged, Nominate

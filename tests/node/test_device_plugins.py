@@ -23,8 +23,7 @@ from resource_history import restart_kubelet
 from weft_process import ALONE, EXTENDER, extender_config, weft
 
 from weft.model.annotations import ADVERTISES, DELIVERY, INVENTORY, PLUGIN_GPUS
-from weft.node.agent.node_pods import NodePod
-from weft.node.agent.pod_on_node import PodOnNode
+from weft.node.agent.node_pods import NodePod, PodOnNode
 from weft.node.agent.reconciler import differences
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
 

@@ -29,8 +29,8 @@ from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin.attribution import Attribution, AttributionWorld
 from weft.node.device_plugin.cdi_files import CdiFiles
 from weft.node.device_plugin.device_ids import device_list
+from weft.node.device_plugin.device_plugins import ResourceService
 from weft.node.device_plugin.kubelet_record import KubeletRecord
-from weft.node.device_plugin.resource_service import ResourceService
 from weft.node.devices.reader import GpuDevice
 
 CARD_MIB = 400 * 1024

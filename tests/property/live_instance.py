@@ -24,8 +24,8 @@ from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.extender.service import Extender
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.scheduler.leader_label import LeaderLabel
+from weft.cluster.scheduler.ledger_gauges import StrandedGauges
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.host.scheduler_process import LeadershipLostError, SchedulerProcess
 from weft.host.shell import Background
 from weft.kube.lease import Elector

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from test_snapshot import from_file, random_story
 
 from weft.cluster.scheduler.explain_service import Explainer
-from weft.cluster.snapshot.queue_report import queue_report
+from weft.cluster.snapshot.state import queue_report
 from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import PictureDelta, applied, between
 from weft.console.picture import (

@@ -29,8 +29,8 @@ from weft.node.device_plugin.attribution import (
     answer_of,
 )
 from weft.node.device_plugin.cdi_files import CdiFiles, specification
+from weft.node.device_plugin.device_plugins import ResourceService
 from weft.node.device_plugin.kubelet_record import FILE, KubeletRecord
-from weft.node.device_plugin.resource_service import ResourceService
 
 RECORDED = Path(__file__).parents[1] / "golden" / "kubelet_device_plugin_calls.json"
 PLACEMENTS = few_or_many(2, 300)

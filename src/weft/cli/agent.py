@@ -15,7 +15,7 @@ NVML = "nvml"
 NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
-AT_THE_START = ("weft.host.device_plugins", "weft.node.cri.trial")
+AT_THE_START = ("weft.host.agent", "weft.node.cri.trial")
 """Modules that an agent imports only after its start, which a supervisor's server loads in
 advance."""
 

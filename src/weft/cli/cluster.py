@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft.cluster.snapshot.state import SnapshotState
-    from weft.cluster.state.stranding import StrandedModel
+    from weft.core.framework.stranded import StrandedModel
 
 cluster_app = Typer(
     help="Show what a cluster's idle GPUs can still be used for, and what strands them.",
@@ -41,7 +41,7 @@ def stranded(
     and missing CPU or memory.
     """
     from weft.cluster.control.typical_pods import usual_shapes
-    from weft.cluster.state.stranding import stranded_by_model
+    from weft.core.framework.stranded import stranded_by_model
 
     state = state_of(snapshot, kubeconfig, context)
     rows = stranded_by_model(state.engine.ledger.table, usual_shapes(state.usual()))

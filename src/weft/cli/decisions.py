@@ -197,7 +197,7 @@ def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
 
 def _print_difference(verdict: "ReplayResult") -> None:
     """Print the first decision that differs, and its fields as recorded and as replayed."""
-    from weft.core.record.difference import differences
+    from weft.core.record.replay import differences
 
     record = verdict.was or verdict.now
     assert record is not None
@@ -215,7 +215,7 @@ def _json_of(verdict: "ReplayResult") -> dict[str, object]:
     """Return the result of a replay for JSON, with its differences in words."""
     import msgspec
 
-    from weft.core.record.difference import differences
+    from weft.core.record.replay import differences
 
     fields = msgspec.to_builtins(verdict)
     return {**fields, "differences": [each._asdict() for each in differences(verdict)]}

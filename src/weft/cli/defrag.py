@@ -22,7 +22,7 @@ from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cluster.eviction.moving_turn import MovingTurn
+    from weft.cluster.eviction.moving import MovingTurn
     from weft.cluster.snapshot.movable_pods import MovablePods
     from weft.cluster.snapshot.state import SnapshotState
     from weft.core.engine.making_room import MovePlan
@@ -429,7 +429,7 @@ def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]"
     the end.
 
     `BadInputError` if the cluster does not answer, or this user may not write leases."""
-    from weft.cluster.eviction.moving_turn import MovingTurn
+    from weft.cluster.eviction.moving import MovingTurn
 
     turn = MovingTurn(f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")
     failed: list[Exception] = []

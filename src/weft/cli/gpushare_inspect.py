@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.cli.tab_columns import aligned
 from weft.dialects.gpushare import (
     ALLOCATION,
     GPU_COUNT,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from weft.kube.client import ApiClient
     from weft.kube.pods import Pod
     from weft.kube.structs import KubeNode
+from collections.abc import Iterator
 
 USAGE = "usage: kubectl inspect gpushare [-d] [NODE]"
 PENDING = -1
@@ -230,3 +230,38 @@ def _amount(amounts: Quantities, name: str) -> int:
         return parse_quantity(amounts[name], name) if name in amounts else 0
     except BadInputError:
         return 0
+
+
+# --- columns --------------------------------------------------------------------------------------
+# Aligns text in columns as Go's text/tabwriter does: byte for byte, with trailing blanks.
+#
+# A cell ends with a tab; text after a line's last tab is in no column. A column is as wide as its
+# widest cell among consecutive lines that have the column, plus a gap.
+
+
+def aligned(text: str, gap: int = 2) -> str:
+    """Return the text with every tab replaced by blanks (`NewWriter(…, 0, 0, gap, ' ', 0)`)."""
+    lines = [line.split("\t") for line in text.split("\n")]
+    widths: list[list[int]] = [[0] * (len(line) - 1) for line in lines]
+    for column in range(max(map(len, lines)) - 1):
+        for first, behind in _blocks(lines, column):
+            rows = range(first, behind)
+            width = max(len(lines[row][column]) for row in rows) + gap
+            for row in rows:
+                widths[row][column] = width
+    return "\n".join(
+        "".join(map(str.ljust, line, width)) + line[-1]
+        for line, width in zip(lines, widths, strict=True)
+    )
+
+
+def _blocks(lines: Sequence[Sequence[str]], column: int) -> Iterator[tuple[int, int]]:
+    """Yield (first line, line after the last) for each run of consecutive lines with this
+    column."""
+    first = None
+    for row, line in enumerate([*lines, ()]):
+        if column < len(line) - 1:
+            first = row if first is None else first
+        elif first is not None:
+            yield first, row
+            first = None

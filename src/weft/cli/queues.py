@@ -10,7 +10,7 @@ from weft.cli.snapshot_files import SnapshotFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.cluster.snapshot.queue_report import QueueReport
+    from weft.cluster.snapshot.state import QueueReport
     from weft.core.explain.queue_rows import QueueAmount, QueueRow
 
 _ORDERS = {
@@ -31,7 +31,7 @@ def queues(
     else to its namespace's. Reads nodes, pods and the configuration from the API server, and counts
     as the scheduler does.
     """
-    from weft.cluster.snapshot.queue_report import queue_report
+    from weft.cluster.snapshot.state import queue_report
 
     report = queue_report(state_of(snapshot, kubeconfig, context))
     if output is ListOutput.json:

@@ -340,5 +340,5 @@ def _metered_sums(found: "MeteredUsage") -> str:
 
 
 def _known(hours: float | None, digits: int = 1) -> str:
-    """Hours in words: what the server has no sample of is not 0."""
+    """Format hours; None is shown as unknown, as a series without samples is not 0."""
     return "unknown" if hours is None else f"{hours:,.{digits}f}"

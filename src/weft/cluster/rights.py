@@ -31,34 +31,37 @@ SCHEDULER = (
     *_rights("create", "pods/binding"),
     *(ResourceRight(verb, "configmaps", namespace="kube-system") for verb in ("list", "watch")),
 )
-"""`weft scheduler`, without a lease: deploy/scheduler.yaml."""
+"""For `weft scheduler`, without a lease: deploy/scheduler.yaml."""
 
 _KINDS = ("resourceslices", "deviceclasses", "resourceclaims")
 CLAIMS = _rights("list watch", *_KINDS, group=_CLAIMS)
-"""Beside `SCHEDULER`, where the API server has ResourceClaims. Who lacks them counts no claims."""
+"""In addition to `SCHEDULER`, if the API server has ResourceClaims. Without these rights no claims
+are counted."""
 
 
 NAMESPACES = _rights("list watch", "namespaces")
-"""Beside `SCHEDULER`. Who lacks them knows not which namespaces a pod's term selects by labels."""
+"""In addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's term
+selects by labels."""
 DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
-"""Beside `SCHEDULER`, where Koordinator's CRD is installed."""
+"""In addition to `SCHEDULER`, if Koordinator's CRD is installed."""
 GROUPS = {
     KUBERNETES: _rights("list watch", "podgroups", group="scheduling.k8s.io"),
     SCHEDULER_PLUGINS: _rights("list watch", "podgroups", group="scheduling.x-k8s.io"),
     VOLCANO: _rights("list watch", "podgroups", group="scheduling.volcano.sh"),
 }
-"""Beside `SCHEDULER`, by system: where the API server has its PodGroups. Who lacks them knows not
-how many pods a group needs, and they wait."""
+"""In addition to `SCHEDULER`, by system, if the API server has its PodGroups. Without these rights
+it is unknown how many pods a group needs, and its pods wait."""
 PREEMPTION = (*_rights("delete", "pods"), *_rights("create", "pods/eviction"))
-"""Beside `SCHEDULER`, where a profile preempts. Who lacks them preempts nobody."""
+"""In addition to `SCHEDULER`, if a profile preempts. Without these rights no pod is preempted."""
 BUDGETS = _rights("list watch", "poddisruptionbudgets", group="policy")
-"""Beside `SCHEDULER`, where a profile preempts. Who lacks them knows of no budget to spare."""
+"""In addition to `SCHEDULER`, if a profile preempts. Without these rights disruption budgets are
+ignored."""
 GROUP_STATUS = _rights("patch", "podgroups/status", group="scheduling.k8s.io")
-"""To say on Kubernetes' PodGroups whether their pods have places; who lacks it does not."""
+"""To write conditions on Kubernetes' PodGroups; without this right they are not written."""
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:
-    """Return the rights of a scheduler that leads by this Lease, beside `SCHEDULER`."""
+    """Return the rights of a scheduler that leads by this Lease, in addition to `SCHEDULER`."""
     own = ResourceRight("get", "leases", _LEASES, namespace, name)
     return own, own._replace(verb="patch")
 
@@ -70,22 +73,22 @@ AGENT = (
     *_rights("create", "pods/eviction"),
     *_rights("create patch", "events", group=_EVENTS),
 )
-"""`weft agent`: deploy/agent.yaml. Its heartbeat's Lease is none that it must have."""
+"""For `weft agent`: deploy/agent.yaml. It also works without rights to its heartbeat's Lease."""
 CLEANUP = (*_rights("list", "nodes"), *_rights("patch", "nodes/status"))
-"""`weft agent --cleanup` on all nodes: the chart's hook."""
+"""For `weft agent --cleanup` on all nodes: the chart's hook."""
 STATUS = _rights("list", "nodes", "pods")
-"""`weft status`, for people: role weft-inspect, as for the next."""
+"""For people's `weft status`: role weft-inspect, as for `DOCTOR`."""
 STATUS_CLAIMS = _rights("list", *_KINDS, group=_CLAIMS)
-"""Beside `STATUS` and `DOCTOR`, where the API server has ResourceClaims."""
+"""In addition to `STATUS` and `DOCTOR`, if the API server has ResourceClaims."""
 STATUS_DEVICES = _rights("list", "devices", group="scheduling.koordinator.sh")
-"""The same, where Koordinator's CRD is installed."""
+"""In addition to `STATUS` and `DOCTOR`, if Koordinator's CRD is installed."""
 DOCTOR = (*STATUS, *_rights("get", "pods/proxy"))
-"""`weft inspect` and `weft doctor`."""
+"""For `weft inspect` and `weft doctor`."""
 ADOPT = (*STATUS, *_rights("list", "namespaces", "configmaps"))
-"""`weft adopt`."""
+"""For `weft adopt`."""
 ADOPT_WRITES = (
     *_rights("get patch", "namespaces"),
     *_rights("get create patch delete", "configmaps"),
 )
-"""`weft adopt --yes` and `--undo`, too."""
+"""In addition to `ADOPT`, for `weft adopt --yes` and `--undo`."""
 HOW_TO_GET = "ask for a role with these; kubectl auth can-i --list shows what you may"

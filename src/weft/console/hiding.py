@@ -123,8 +123,9 @@ class Hiding:
         return msgspec.structs.replace(event, text=self.text(event.text))
 
     def _queues(self, picture: Picture) -> dict[str, QueueRow]:
-        """Return the queues that are a namespace the viewer may see, in whole; of each other one
-        that their pods are in what these hold and wait for; and the rest as one without a name."""
+        """Return the rows of queues. A queue whose name is a namespace that the viewer may see is
+        shown as it is. Any other queue is shown as if it had only the pods that the viewer may see.
+        All hidden pods together count as one unnamed queue."""
         rows = {name: row for name, row in picture.queues.items() if self._rights.may_see(name)}
         own: dict[str, list[ShownPod | ShownWaiting]] = {}
         pods: list[ShownPod | ShownWaiting] = [*picture.pods.values(), *picture.waiting.values()]

@@ -75,12 +75,12 @@ class LivedEvent(Protocol):
 
     @property
     def pod(self) -> str:
-        """NAMESPACE/NAME; "" if it is not about a pod."""
+        """The pod, as NAMESPACE/NAME; "" if the event is not about a pod."""
         ...
 
     @property
     def node(self) -> str:
-        """The node; "" if it is not about one."""
+        """The node's name; "" if the event is not about a node."""
         ...
 
 

@@ -145,7 +145,8 @@ class _Search:
                 self._ended_at = self._engine.ledger.version
 
     def is_stale(self, engine: Engine) -> bool:
-        """Return True if the search ended on another state, and found nothing that helps now."""
+        """Return True if the search ended, the cluster has changed since, and none of its results
+        helps now."""
         return (
             self._search.ended
             and self._ended_at != engine.ledger.version

@@ -19,7 +19,6 @@ from weft.cluster.config.form import Configuration
 from weft.cluster.state.pod_reader import workload_of
 from weft.dialects.dialect import UnitSettings
 from weft.dialects.inventory import InventoryFallback
-from weft.host.agent_pages import AgentPages
 from weft.host.agent_process import AgentHosting, NodeAgent
 from weft.host.shell import Runnable, stop_signal
 from weft.kube.client import ApiClient, ClientOptions
@@ -31,7 +30,12 @@ from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
 from weft.model.log_fields import about
 from weft.model.runtimes import puts_cdi_last, takes_cdi
 from weft.node.agent.accounting import Accounting, AccountingSettings
-from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
+from weft.node.agent.agent_metrics import (
+    DeliveryMetrics,
+    DeviceMetrics,
+    KubeletMetrics,
+    PartMetrics,
+)
 from weft.node.agent.container_grant import ContainerGrant, Granter
 from weft.node.agent.delivery import Delivery, DeliveryOptions
 from weft.node.agent.device_nodes import CDI_DIRS, CdiSpecs
@@ -41,7 +45,6 @@ from weft.node.agent.evictions import Evictions
 from weft.node.agent.fail_closed import ClosedTrial, FailClosed
 from weft.node.agent.heartbeat import Heartbeat
 from weft.node.agent.isolation import HookCleaner, IsolationOptions, NodeIsolation
-from weft.node.agent.kubelet_metrics import KubeletMetrics
 from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, is_static, rules_of
 from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
@@ -61,13 +64,150 @@ from weft.node.nri.plugin import NriPlugin, PluginOptions
 
 if TYPE_CHECKING:
     from weft.node.device_plugin.plugin_part import DevicePluginPart
+from collections.abc import Mapping, Sequence
+
+from aiohttp import web
+from prometheus_client.exposition import generate_latest
+
+from weft.cluster.http.server import HttpAnswer
+from weft.host.pages import TEXT, CollectedFamilies, HealthCheck, Pages, PagesOptions
+from weft.model.delivery import DeliveryRecord
+from weft.node.agent.container_grant import why_refused
+from weft.node.agent.node_pods import NodePod
+from weft.node.device_plugin.attribution import AttributionWorld
+from weft.node.device_plugin.kubelet_api import PodResourcesClient
+from weft.node.device_plugin.kubelet_record import KubeletRecord
+from weft.node.device_plugin.plugin_part import DevicePluginPart, KubeletOptions
+
+# --- pages ----------------------------------------------------------------------------------------
+# The agent's health and metrics pages; it is ready once every part reports no problem.
+
+
+log = logging.getLogger("weft.agent")
+
+PORT = 9400
+"""dcgm-exporter's port, so that existing scrape configurations find the agent."""
+_OPTIONS = PagesOptions(most_connections=64, close_s=1)
+
+
+class AgentPages(Pages):
+    """Serves the agent's pages while `run` runs. `checks` maps parts of the agent to functions that
+    return what is wrong ("" for nothing); `listening` is set once the port is known."""
+
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        checks: Mapping[str, Callable[[], str]],
+        *,
+        address: str = "0.0.0.0",
+        port: int = PORT,
+    ) -> None:
+        super().__init__(collectors, address=address, port=port, options=_OPTIONS, log=log)
+        self.listening = asyncio.Event()
+        self._checks = dict(checks)
+
+    async def run(self) -> None:
+        """Serve until cancelled; `BadInputError` if the port cannot be opened."""
+        await self.listen()
+        log.info("health and metrics on %s:%d", self.address, self.port)
+        self.listening.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.close()
+
+    def page(self) -> bytes:
+        """Return the text of /metrics."""
+        families = [family for each in self.collectors for family in each.collect()]
+        return generate_latest(CollectedFamilies(families))
+
+    def readiness(self) -> list[HealthCheck]:
+        """Return each part's own report."""
+        return [HealthCheck(part, check()) for part, check in self._checks.items()]
+
+    async def _alive(self, request: web.BaseRequest) -> HttpAnswer:
+        return HttpAnswer(200, b"ok", TEXT)
+
 
 __all__ = ["AgentHosting", "Composition", "host"]
 
-log = logging.getLogger("weft.agent")
 _CHECKS_S = 3.0
 NVML = "nvml"
 """Value of --devices for the driver's GPUs; any other value is a file that simulates GPUs."""
+
+
+# --- device plugins -------------------------------------------------------------------------------
+# Composes the device plugins of nodes without NRI. Imported only on such nodes, because gRPC is
+# large.
+
+
+def reconciler(
+    pods: NodePods,
+    devices: DeviceWatch,
+    accounting: Accounting,
+    evictions: Evictions,
+    events: PodEvents,
+    hosting: AgentHosting,
+) -> Reconciler:
+    """Build the part that compares the kubelet's pod resources with the delivery records."""
+    return Reconciler(
+        pods,
+        PodResourcesClient(hosting.pod_resources),
+        lambda: accounting.served_by_plugins(accounting.amounts().capacity),
+        lambda: [device.gpu.uuid for device in devices.devices],
+        events.warn,
+        evictions.evict,
+    )
+
+
+def plugin_gpus(
+    client: ApiClient,
+    pods: NodePods,
+    devices: DeviceWatch,
+    accounting: Accounting,
+    hosting: AgentHosting,
+) -> PluginGpusWatch:
+    """Build the part that asks the kubelet which GPUs NVIDIA's device plugin gave to pods."""
+    return PluginGpusWatch(
+        client,
+        pods,
+        PodResourcesClient(hosting.pod_resources),
+        lambda: accounting.served_by_plugins(accounting.amounts().capacity),
+        lambda: [device.gpu.uuid for device in devices.devices],
+    )
+
+
+def device_plugins(
+    client: ApiClient,
+    pods: NodePods,
+    devices: DeviceWatch,
+    accounting: Accounting,
+    isolation: NodeIsolation,
+    evictions: Evictions,
+    refused: Callable[[PodName, str], None],
+    hosting: AgentHosting,
+) -> DevicePluginPart:
+    """Build the part that serves device plugins to the kubelet."""
+
+    def objection(pod: NodePod, others: Sequence[DeliveryRecord]) -> str:
+        if pod.record is None:
+            return pod.problem
+        node, most = pods.node_name, pods.most_permille
+        return why_refused(pod.record, pod.uid, node, devices.devices, others, most)
+
+    options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
+    # A CDI specification cannot refer to devices of another one: GPUs are passed as device nodes.
+    granter = Granter(devices, isolation, CdiSpecs((), heeded=False))
+    world = AttributionWorld(
+        pods,
+        KubeletRecord(options.folder),
+        PodResourcesClient(hosting.pod_resources),
+        granter.grant,
+        objection,
+        on_refused=refused,
+        on_wrong=evictions.evict,
+    )
+    return DevicePluginPart(client, pods.node_name, devices, accounting, world, options)
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -252,7 +392,7 @@ class Composition:
         return name
 
     def _serve_plugins(self, hosting: AgentHosting) -> "DevicePluginPart":
-        from weft.host.device_plugins import device_plugins  # gRPC is large
+        from weft.host.agent import device_plugins  # gRPC is large
 
         return device_plugins(
             self._client,
@@ -266,7 +406,7 @@ class Composition:
         )
 
     def _ask_kubelet(self, hosting: AgentHosting) -> None:
-        from weft.host.device_plugins import plugin_gpus, reconciler
+        from weft.host.agent import plugin_gpus, reconciler
 
         self.reconciler = reconciler(
             self.pods, self.devices, self.accounting, self.evictions, self.events, hosting

@@ -109,7 +109,8 @@ class NodeAgent:
                 self.stands_by = False
 
     async def _known(self) -> None:
-        """Return when GPUs and pods are known, or the API server does not answer."""
+        """Wait until GPUs and pods have been read, or the API server does not answer, but for a
+        limited time."""
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._devices.changed(0)

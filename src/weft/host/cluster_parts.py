@@ -9,10 +9,10 @@ from weft.cluster import rights
 from weft.cluster.config.form import Configuration
 from weft.cluster.control.interface import LiveCluster
 from weft.cluster.control.typical_pods import TypicalInput
-from weft.cluster.extender.listeners import ListenerOptions, listen
 from weft.cluster.extender.routes import Route
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
+from weft.cluster.extender.setup import ListenerOptions, listen
 from weft.cluster.telemetry.prediction_reload import PredictionReloader
 from weft.host.plan import SchedulerPlan
 from weft.host.shell import Background

@@ -5,7 +5,6 @@ one system (`dialects/`), and which pod holds which GPU (`core/ledger/`).
 """
 
 from weft.model.errors import BadInputError, WeftError
-from weft.model.gang import Gang
 from weft.model.manifest import (
     ManifestContainer,
     ManifestResources,
@@ -22,6 +21,7 @@ from weft.model.request import (
     Constraints,
     ContainerRequest,
     DeviceRule,
+    Gang,
     GpuMemoryRequest,
     GpuRequest,
     HostPort,

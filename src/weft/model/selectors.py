@@ -147,11 +147,11 @@ class SpreadRule(msgspec.Struct, frozen=True, gc=False):
 class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """A pod's required rules about other pods.
 
-    `affinity`: each term's domain must have a pod that all of these terms select; a pod that they
-    select too (`is_its_own`) may be the first. `anti_affinity`: no term's domain has a pod that it
-    selects. `kept_off_by` are anti-affinity terms of pods with a node which select this pod: it may
-    not be in the domains of those pods' nodes. Such terms come and go with their pods: the engine
-    fills them in when it decides.
+    `affinity`: each term's domain must have a pod that all of these terms select; if they select
+    the pod itself (`is_its_own`), it may be the first such pod. `anti_affinity`: no term's domain
+    may have a pod that the term selects. `kept_off_by` are anti-affinity terms of pods with a node
+    which select this pod: it may not be in the domains of those pods' nodes. Such terms come and go
+    with their pods: the engine fills them in when it decides.
     """
 
     affinity: tuple[PodTerm, ...] = ()

@@ -9,7 +9,7 @@ import pytest
 from commands import NODES, Weft, policy_file
 from dialect_pods import node, pods
 
-from weft.cli import interference_tables
+from weft.cli import interference
 from weft.interference.dataset import (
     CoLocationSample,
     Dataset,
@@ -21,7 +21,7 @@ from weft.interference.evaluate import ExaminationResult
 from weft.interference.scores import PredictionScore
 
 WIDTH = 80
-CLI = Path(interference_tables.__file__).parent
+CLI = Path(interference.__file__).parent
 LONG_NODE = "ip-10-0-132-217.eu-central-1.compute.internal"
 LONG_POLICY = "load-aware:mode=pack"
 DRAWN = {
@@ -32,7 +32,7 @@ DRAWN = {
     "doctor.py",
     "experiment.py",
     "inspect.py",
-    "interference_tables.py",
+    "interference.py",
     "metrics.py",
     "parse_rows.py",
     "policies.py",
@@ -179,7 +179,7 @@ def test_interference_examination(narrow: Weft, capsys: pytest.CaptureFixture[st
         for split in ("new application", "several others")
     ]
     capsys.readouterr()
-    interference_tables.print_results(results)
+    interference.print_results(results)
     printed = capsys.readouterr().out
     whole(printed, "weft", "12345", "0.0123")
     assert printed.count("oracle_throughputs") >= 1

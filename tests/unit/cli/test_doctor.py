@@ -11,7 +11,7 @@ from inspected_cluster import pod, served
 from test_inspect import agent, gpu_node
 
 from fakes.api_server import FakeApiServer
-from weft.cluster.reading.admission_findings import POLICIES
+from weft.cluster.reading.cluster_checks import POLICIES
 from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer

@@ -8,8 +8,7 @@ import pytest
 from inspected_cluster import node, pod, served
 
 from fakes.api_server import FakeApiServer
-from weft.cli.gpushare_inspect import main
-from weft.cli.tab_columns import aligned
+from weft.cli.gpushare_inspect import aligned, main
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "gpushare_inspect"
 """Printed by the original's code (gpushare-device-plugin, cmd/inspect) with Go's tabwriter."""

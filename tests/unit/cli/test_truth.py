@@ -20,7 +20,7 @@ from test_inspect import agent, shared
 from test_status import ASKS, NOW, lease, scheduler, waiting
 
 from fakes.api_server import FakeApiServer
-from weft.cluster.reading.admission_findings import POLICIES
+from weft.cluster.reading.cluster_checks import POLICIES
 from weft.dialects.weft import inventory_text
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer

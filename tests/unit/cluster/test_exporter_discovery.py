@@ -13,7 +13,7 @@ from aiohttp import web
 
 from fakes.api_server import FakeApiServer
 from fakes.exporter import PlayedGpu, page
-from weft.cluster.telemetry.exporter_discovery import (
+from weft.cluster.telemetry.metric_sources import (
     AGAIN_S,
     DiscoveredExporters,
     ExporterWish,

@@ -8,8 +8,7 @@ import msgspec
 from live_world import World, api, living, node, pod, refusals, until, world
 
 from fakes.api_memory import client_of
-from weft.cluster.state.heartbeats import Heartbeats
-from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.nodes import Heartbeats, NodeView
 from weft.core.engine.reasons import summarise
 from weft.core.policies.fgd import Fgd
 from weft.kube.structs import KubeNode, Lease

@@ -30,7 +30,7 @@ from fakes.api_clock import VirtualClock
 from weft.cluster.adoption.account import account_of
 from weft.cluster.reading.promises import promises
 from weft.cluster.reading.reading import HowToRead
-from weft.cluster.snapshot.marks import Marks
+from weft.cluster.snapshot.anonymous import Marks
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
 from weft.cluster.state.others import others_on
 from weft.kube.structs import KubeNode

@@ -16,7 +16,7 @@ from weft.cluster.config.form import Configuration
 from weft.cluster.snapshot.anonymous import anonymous
 from weft.cluster.snapshot.capture import captured, snapshot_of
 from weft.cluster.snapshot.file import encode, write
-from weft.cluster.state.node_images import ImageNews
+from weft.cluster.state.nodes import ImageNews
 from weft.cluster.state.pod_reader import image_name, marks_of, preferences_of, read, read_asked
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import ImagesSeen

@@ -4,7 +4,7 @@ import asyncio
 
 from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
-from weft.cluster.eviction.moving_turn import MovingTurn
+from weft.cluster.eviction.moving import MovingTurn
 
 
 async def test_who_loses_the_lease_may_move_nothing_more() -> None:

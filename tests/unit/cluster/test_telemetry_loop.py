@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 from live_world import CARD_MIB, LONG_AGO, World, bind, node, pod, until, world
 
-from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, TelemetryLoopOptions, addresses_of
-from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
+from weft.cluster.telemetry.telemetry_loop import (
+    TelemetryLoop,
+    TelemetryLoopOptions,
+    TelemetryMetrics,
+    addresses_of,
+)
 from weft.core.engine.harvest import NEED
 from weft.core.framework.signals import FRESH, MISSING, SignalsSnapshot
 from weft.model.metric import Metric

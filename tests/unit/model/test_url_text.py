@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from weft.cluster.config.addresses import check_url
 from weft.cluster.config.form import TelemetrySettings
-from weft.cluster.config.telemetry import check_telemetry
+from weft.cluster.config.read import check_telemetry
 from weft.kube.config import load
 from weft.model import BadInputError
 from weft.model.url_text import shown_url

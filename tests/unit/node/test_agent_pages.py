@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from weft.cluster.http.metric_families import gauge
-from weft.host.agent_pages import AgentPages
+from weft.host.agent import AgentPages
 from weft.model import BadInputError
 
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from weft.model import BadInputError
-from weft.node.devices.fake import FakeReader
-from weft.node.devices.fake_file import FakeFile, FakeGpu, FakeMig, FakePhase, FakeProcess
+from weft.node.devices.fake import FakeFile, FakeGpu, FakeMig, FakePhase, FakeProcess, FakeReader
 from weft.node.devices.reader import DeviceError, GpuDevice, ProcessUse
 
 HEAD = "apiVersion: weft.dev/v1\nkind: FakeDevices\n"

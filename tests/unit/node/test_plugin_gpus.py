@@ -23,7 +23,7 @@ from weft.model.annotations import PLUGIN_GPUS
 from weft.model.delivery import DeliveryRecord
 from weft.model.plugin_gpus import NONE_GIVEN, GivenGpu, PluginGpus, decode_plugin_gpus
 from weft.node.agent.discovery import Discovery
-from weft.node.agent.node_pods import NodePod
+from weft.node.agent.node_pods import NodePod, PodOnNode
 from weft.node.agent.plugin_gpus import (
     NO_NUMBER,
     SAME_NAME,
@@ -33,7 +33,6 @@ from weft.node.agent.plugin_gpus import (
     read_answer,
     replicas_of,
 )
-from weft.node.agent.pod_on_node import PodOnNode
 from weft.node.agent.reconciler import ListedContainer
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin.kubelet_api import PodResourcesClient

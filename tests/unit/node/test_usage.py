@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from usage_world import SERVE, TRAIN, Machine, record
 
-from weft.host.agent_pages import AgentPages
+from weft.host.agent import AgentPages
 from weft.model import Node
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES

@@ -5,8 +5,13 @@ import pytest
 
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, Last, SeasonalNaive, Selector
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.backtest import mean_squares, rolling_errors
-from weft.telemetry.forecast.forecasters import Floats, Forecaster, newest
+from weft.telemetry.forecast.forecasters import (
+    Floats,
+    Forecaster,
+    mean_squares,
+    newest,
+    rolling_errors,
+)
 from weft.telemetry.forecast.statistics import lag_line
 
 EVERY = (Last(), Ewma(), Ar(1), Ar(3), SeasonalNaive(6), FourierAr(6, 2))

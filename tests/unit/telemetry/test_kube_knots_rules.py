@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from kube_knots_slowly import PUBLISHED, KnotsRule, Rules, decide
 
-from weft.telemetry.forecast.rank_correlation import ranks, spearman
+from weft.telemetry.forecast.statistics import ranks, spearman
 
 STEADY = [20_000.0] * 30
 USED = [12_509.0] * 30

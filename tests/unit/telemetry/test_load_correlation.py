@@ -11,7 +11,7 @@ from weft.telemetry.feed.feed import (
     LoadCorrelation,
     SoleTenants,
 )
-from weft.telemetry.forecast.rank_correlation import spearman
+from weft.telemetry.forecast.statistics import spearman
 
 METRICS = ("memory", "sm", "bandwidth")
 

@@ -9,14 +9,75 @@ The agent's token names its node: the API server puts the node of the pod that t
 into the user's `extra`. Policies do not apply to reads, and RBAC has no field selectors: an agent
 reads only its own node and that node's pods, but could read the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.cluster.admission.cel import is_one_of, listed, quoted
-from weft.cluster.admission.validating import Rule, denying_policy, rule_of
+from weft.cluster.admission.scheduling import API
 from weft.dialects.catalog import RESOURCES
 from weft.model.annotations import AGENT
 from weft.model.heartbeat import HEARTBEAT_PREFIX
+
+# --- validating policies --------------------------------------------------------------------------
+# Builds ValidatingAdmissionPolicies and their bindings (v1 from Kubernetes 1.30) as API
+# objects.
+
+
+Rule = dict[str, Any]
+
+
+def rule_of(
+    resources: Sequence[str], operations: Sequence[str], group: str = "", version: str = "v1"
+) -> Rule:
+    """Build a rule that matches these operations on these resources."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": list(operations),
+        "resources": list(resources),
+    }
+
+
+def denying_policy(
+    name: str,
+    rule: Rule,
+    validations: Sequence[dict[str, Any]],
+    *,
+    when: Mapping[str, str],
+    variables: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Build a policy that denies, and its binding. The API server evaluates all conditions of
+    `when`, even after a false one."""
+    spec: dict[str, Any] = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": name, "expression": text} for name, text in when.items()],
+        "validations": list(validations),
+    }
+    if variables:
+        spec["variables"] = [{"name": n, "expression": text} for n, text in variables.items()]
+    return [policy_object(name, spec), policy_binding(name, name, ["Deny"])]
+
+
+def policy_object(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Build a ValidatingAdmissionPolicy."""
+    return _object("ValidatingAdmissionPolicy", name, spec)
+
+
+def policy_binding(
+    name: str, policy: str, actions: Sequence[str], namespaces: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Build a binding that enforces a policy, in the namespaces that the selector matches or
+    everywhere."""
+    spec: dict[str, Any] = {"policyName": policy, "validationActions": list(actions)}
+    if namespaces is not None:
+        spec["matchResources"] = {"namespaceSelector": namespaces}
+    return _object("ValidatingAdmissionPolicyBinding", name, spec)
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
 
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _LONGEST_INSTANCE = 128

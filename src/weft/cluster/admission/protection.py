@@ -21,7 +21,14 @@ from typing import Any
 
 import msgspec
 
-from weft.cluster.admission.agents import NODE_CLAIM, agent_policies
+from weft.cluster.admission.agents import (
+    NODE_CLAIM,
+    agent_policies,
+    denying_policy,
+    policy_binding,
+    policy_object,
+    rule_of,
+)
 from weft.cluster.admission.cel import (
     CONTAINERS,
     EPHEMERAL,
@@ -29,12 +36,6 @@ from weft.cluster.admission.cel import (
     is_one_of,
     listed,
     quoted,
-)
-from weft.cluster.admission.validating import (
-    denying_policy,
-    policy_binding,
-    policy_object,
-    rule_of,
 )
 from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
 from weft.dialects.system import CLASSES, TOPOLOGIES

@@ -22,7 +22,6 @@ from weft.cluster.config.old_kube_scheduler import (
 from weft.files.yaml_text import BrokenYamlError, load
 from weft.model import BadInputError
 
-KUBE_SCHEDULER = "kubescheduler.config.k8s.io/"
 LOAD_AWARE = "nano-load-binpack"
 """Policy that replaces Elastic GPU's load-aware policy."""
 _LOAD_METRICS = ("gpu_core_usage_avg", "gpu_memory_usage_avg")

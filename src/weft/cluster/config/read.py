@@ -3,8 +3,11 @@
 This module imports no decision code, because the node's agent reads the same file."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from weft.cluster.config.addresses import check_url, is_label
 from weft.cluster.config.bounds import check_bounds, from_builtins
 from weft.cluster.config.form import (
     API_VERSION,
@@ -14,11 +17,14 @@ from weft.cluster.config.form import (
     Configuration,
     ExtenderSettings,
     InterferenceSettings,
+    TelemetrySettings,
 )
-from weft.cluster.config.telemetry import check_telemetry, telemetry_files
 from weft.files.form import place, read_document
 from weft.files.reading import read_bytes
 from weft.model import BadInputError
+from weft.model.metric import Metric
+from weft.model.nearest import unknown
+from weft.model.url_text import shown_url
 
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
@@ -138,3 +144,131 @@ def _check_files(config: Configuration, where: str) -> None:
                 why = error.strerror if isinstance(error, OSError) else error
                 at = place(where, field)
                 raise BadInputError(at, f"{name} cannot be read: {why}; name {kind}") from error
+
+
+# --- telemetry ------------------------------------------------------------------------------------
+# Checks the section `telemetry` beyond types and bounds: addresses, files, names.
+
+
+MOST_SAMPLES = 240
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OF_CONNECTION = re.compile(
+    "connection|content-(encoding|length)|expect|host|keep-alive|te|trailer|transfer-encoding|upgrade"
+    "|proxy-(authenticate|authorization|connection)"
+)
+_MATCHER = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"(\\.|[^"\\\n])*"\s*'
+_SELECTOR = re.compile(f"{_MATCHER}(,{_MATCHER})*")
+_LABEL = r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_LABELS = re.compile(
+    f"!?{_LABEL}((=|==|!=)[A-Za-z0-9._-]*)?(,!?{_LABEL}((=|==|!=)[A-Za-z0-9._-]*)?)*"
+)
+
+
+def check_telemetry(telemetry: TelemetrySettings) -> None:
+    """Check the section `telemetry`; `BadInputError` names the field."""
+    _check_times(telemetry)
+    _check_sources(telemetry)
+    _check_access(telemetry)
+    if telemetry.selector and not _SELECTOR.fullmatch(telemetry.selector):
+        what = f'{telemetry.selector!r} is not a selector; write matchers without {{}}: cluster="a"'
+        raise _bad("selector", what)
+    for i, own in enumerate(telemetry.names):
+        if not _METRIC_NAME.fullmatch(own.name):
+            raise _bad(f"names[{i}].name", f"{own.name!r} is not a metric name")
+        if own.metric not in list(Metric):
+            raise _bad(f"names[{i}].metric", unknown(own.metric, Metric))
+        if own.name in {earlier.name for earlier in telemetry.names[:i]}:
+            raise _bad(f"names[{i}].name", f"{own.name!r} has a meaning already; keep one")
+
+
+def telemetry_files(telemetry: TelemetrySettings) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, file name or "", description) of every file that the section may name."""
+    for field, name, kind in (
+        ("passwordFile", telemetry.password_file, "a file with a password"),
+        ("bearerTokenFile", telemetry.bearer_token_file, "a file with a token"),
+        ("authorityFile", telemetry.authority_file, "a PEM file"),
+        ("certificateFile", telemetry.certificate_file, "a PEM file"),
+        ("keyFile", telemetry.key_file, "a PEM file"),
+    ):
+        yield f"telemetry.{field}", name, kind
+
+
+def _check_times(telemetry: TelemetrySettings) -> None:
+    if telemetry.window_seconds < 2 * telemetry.interval_seconds:
+        what = f"{telemetry.window_seconds:g} is less than two intervalSeconds"
+        raise _bad("windowSeconds", what)
+    if telemetry.window_seconds > MOST_SAMPLES * telemetry.interval_seconds:
+        what = f"{telemetry.window_seconds:g} is more than {MOST_SAMPLES} intervalSeconds"
+        raise _bad("windowSeconds", what)
+    if telemetry.horizon_seconds > telemetry.window_seconds:
+        raise _bad("horizonSeconds", f"{telemetry.horizon_seconds:g} is more than windowSeconds")
+
+
+def _check_sources(telemetry: TelemetrySettings) -> None:
+    named = [field for field in ("url", "exporters", "discover") if getattr(telemetry, field)]
+    if len(named) > 1:
+        raise _bad(named[1], f"and {named[0]} exclude each other; keep one")
+    if telemetry.url:
+        check_url(telemetry.url, "telemetry.url")
+    if telemetry.exporters:
+        if "{address}" not in telemetry.exporters and "{node}" not in telemetry.exporters:
+            same = f"{shown_url(telemetry.exporters)!r} is the same for every node"
+            raise _bad("exporters", f"{same}; write {{address}} or {{node}}")
+        page = telemetry.exporters.replace("{address}", "127.0.0.1").replace("{node}", "node")
+        try:
+            check_url(page, "telemetry.exporters")
+        except BadInputError:
+            page = shown_url(telemetry.exporters)
+            what = f"{page!r} is not a page's URL; write http://{{address}}:9400/metrics"
+            raise _bad("exporters", what) from None
+    for i, namespace in enumerate(telemetry.namespaces):
+        if not is_label(namespace):
+            what = f"{namespace!r} is not a namespace; write lower-case letters, digits and -"
+            raise _bad(f"namespaces[{i}]", what)
+    if telemetry.discover == "exporters" and not telemetry.exporter_selectors:
+        raise _bad("exporterSelectors", "is empty; name at least one")
+    for i, selector in enumerate(telemetry.exporter_selectors):
+        if not _LABELS.fullmatch(selector):
+            what = f"{selector!r} is not a label selector; write app=dcgm-exporter"
+            raise _bad(f"exporterSelectors[{i}]", what)
+
+
+def _check_access(telemetry: TelemetrySettings) -> None:
+    if telemetry.username and telemetry.bearer_token_file:
+        raise _bad("username", "and bearerTokenFile exclude each other; keep one")
+    for field, other, first, second in (
+        ("username", "passwordFile", telemetry.username, telemetry.password_file),
+        ("certificateFile", "keyFile", telemetry.certificate_file, telemetry.key_file),
+    ):
+        if bool(first) != bool(second):
+            has, lacks = (field, other) if first else (other, field)
+            raise _bad(has, f"belongs together with {lacks}; write both")
+    if not telemetry.verify and telemetry.authority_file:
+        raise _bad("verify", "false contradicts authorityFile; keep one of the two")
+    plain = urlsplit(telemetry.url or telemetry.exporters).scheme == "http"
+    for field, name in (
+        ("authorityFile", telemetry.authority_file),
+        ("certificateFile", telemetry.certificate_file),
+    ):
+        if name and plain:
+            raise _bad(
+                field, "has no effect for an http:// address; write https:// or leave it out"
+            )
+    for name, text in telemetry.headers.items():
+        at = f"headers[{name}]"
+        if not _HEADER.fullmatch(name) or not (text.isascii() and text.isprintable()):
+            raise _bad(at, "is not an HTTP header; write printable ASCII on one line")
+        if _OF_CONNECTION.fullmatch(name.lower()):
+            raise _bad(at, "is set by the connection itself; leave it out")
+        if name.lower() == "authorization":
+            what = "would put a secret into this file; write username or bearerTokenFile"
+            raise _bad(at, what)
+    secret = telemetry.username or telemetry.bearer_token_file or telemetry.headers
+    if telemetry.discover and secret and not telemetry.namespaces:
+        what = "is empty: anyone who may create a pod could get the credentials; name some"
+        raise _bad("namespaces", what)
+
+
+def _bad(field: str, what: str) -> BadInputError:
+    return BadInputError(f"telemetry.{field}", what)

@@ -130,7 +130,7 @@ class LiveCluster(Protocol):
 
     on_decision: list[OnDecision]
     leadership: Leadership
-    """Tells whether this process may bind now, or else which one may."""
+    """The state of leadership: this process may bind now, or another one may."""
     faults: FaultLog
 
     @property

@@ -45,11 +45,9 @@ from weft.cluster.control.optional_feeds import (
 )
 from weft.cluster.control.options import EngineClusterOptions
 from weft.cluster.control.required_plugins import required_plugins
-from weft.cluster.control.timer import Alarm
 from weft.cluster.control.volume_binder import VolumeBinder
 from weft.cluster.state.groups import in_group_of
-from weft.cluster.state.node_batches import NodeBatches
-from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.nodes import NodeBatches, NodeView
 from weft.cluster.state.nominated import nominated
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
@@ -94,6 +92,7 @@ from weft.kube.bind import (
     annotation_bytes,
 )
 from weft.kube.client import ApiClient
+from weft.kube.clock import Alarm
 from weft.kube.codec import (
     CLAIMS,
     CONFIG_MAPS,

@@ -17,10 +17,10 @@ from weft.cluster.rights import BUDGETS as BUDGET_RIGHTS
 from weft.cluster.rights import DEVICES as DEVICE_RIGHTS
 from weft.cluster.rights import GROUPS as GROUP_RIGHTS
 from weft.cluster.rights import NAMESPACES as NAMESPACE_RIGHTS
-from weft.cluster.state.budgets import BudgetView
 from weft.cluster.state.groups import GROUP_KINDS
 from weft.cluster.state.koordinator_devices import DEVICES
 from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.nominated import BudgetView
 from weft.cluster.state.pods import PodView
 from weft.core.engine import BudgetsChanged
 from weft.dialects.group_objects import KubePodGroup

@@ -59,7 +59,7 @@ class TypicalInput:
             await self.learn()
 
     async def learn(self) -> None:
-        """Count once; a failure is only reported."""
+        """Count the typical pods once; a failure is only reported."""
         try:
             await self.count()
         except Exception as error:
@@ -67,7 +67,7 @@ class TypicalInput:
             self._live.faults.report(None, why, error)
 
     async def count(self) -> None:
-        """Count once, and send changed counts to the engine."""
+        """Count the typical pods once, and send changed counts to the engine."""
         if self._settings.usual_pods:
             declared = {usual.shape(): usual.weight for usual in self._settings.usual_pods}
             self.usual = tuple(shape for shape in declared if shape.gpu_requests)

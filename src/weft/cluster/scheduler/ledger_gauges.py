@@ -1,8 +1,10 @@
-"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU.
+"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU; and what
+of its idle GPUs is stranded.
 
 Nodes without a GPU have no series: 5,000 GPU nodes already have 5,000 series of each gauge.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +12,10 @@ import numpy.typing as npt
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
+from weft.cluster.control.interface import ClusterView
+from weft.cluster.control.typical_pods import TypicalInput
+from weft.cluster.http.metric_families import gauge
+from weft.core.framework.stranded import LIMITS, stranded_gpus
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 
@@ -123,3 +129,47 @@ def _family(
         Sample(name, label, value) for label, value in zip(labels, values, strict=True)
     ]
     return family
+
+
+# --- stranded GPUs --------------------------------------------------------------------------------
+
+
+class StrandedGauges:
+    """Computes the gauges every `every_s` seconds; there are none until the typical pods are
+    known.
+
+    They report how much of the idle GPUs typical pods could use, and why the others are stranded.
+    A thread computes them from the live ledger; in between, they keep their values.
+    """
+
+    def __init__(self, live: ClusterView, typical: TypicalInput, every_s: float = 60) -> None:
+        self._live, self._typical, self._every_s = live, typical, every_s
+        self._usable: dict[tuple[str, ...], float] = {}
+        self._by: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Compute periodically until cancelled."""
+        while True:
+            await self.look()
+            await self._live.client.clock.sleep(self._every_s)
+
+    async def look(self) -> None:
+        """Compute once; after an error the gauges stay unchanged."""
+        usual = self._typical.usual
+        if not usual:
+            return
+        try:
+            stranded = await asyncio.to_thread(stranded_gpus, self._live.engine.ledger.table, usual)
+        except Exception as error:  # the ledger changed meanwhile, or a bug
+            self._live.faults.task("counting stranded GPUs", error)
+            return
+        self._usable = {(): int(stranded.usable.sum()) / 1000}
+        by = stranded.by.sum(axis=1).tolist()
+        self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the last result; nothing before the first."""
+        usable = "Idle GPUs that usual pods could use."
+        yield gauge("weft_gpus_usable", usable, self._usable)
+        stranded = "Idle GPUs that usual pods cannot use, by what strands them."
+        yield gauge("weft_gpus_stranded", stranded, self._by, "by")

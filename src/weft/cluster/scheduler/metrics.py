@@ -7,26 +7,29 @@ scrapes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import Metric
 
 from weft.cluster.config.form import UsageSettings
-from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.control.interface import Attempt, BindOutcome, ClusterView
 from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.leader.leader_parts import LeaderParts
-from weft.cluster.scheduler.bad_input import bad_input
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges
-from weft.cluster.scheduler.pending_gauges import PendingGauges
-from weft.cluster.scheduler.queue_gauges import QueueGauges
-from weft.cluster.scheduler.usage_gauges import UsageGauges
+from weft.cluster.scheduler.usage_gauges import QueueGauges, UsageGauges
 from weft.cluster.state.bound_share import DOUBTS
+from weft.cluster.state.claims import is_left
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.engine.kept_places import OUTCOMES
 from weft.core.engine.nominations import is_kept
+from weft.dialects.kai import is_reservation
+from weft.dialects.system import timestamp_ns
 from weft.kube.bind import Bound
+from weft.kube.pods import Pod
+from weft.model import BadInputError, Code
 from weft.model.annotations import AGENT
+from weft.model.bad_input import KINDS, BadInputKind
 
 _REMEMBERED = 100_000  # pods whose first try is remembered, to measure durations from
 _QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
@@ -287,3 +290,97 @@ def _without_creation(family: Metric) -> Metric:
     """Drop the `_created` series, which double a histogram's size and are not used."""
     family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
     return family
+
+
+# --- invalid input --------------------------------------------------------------------------------
+# Counts invalid input from other systems and drivers, by kind.
+#
+# Each case is also reported where it is found: by a pod's event, the log, `weft status` and `weft
+# doctor`.
+
+
+def bad_input(live: ClusterView) -> dict[BadInputKind, int]:
+    """Return how many pools, nodes, claims, pods and API versions have invalid input of each kind
+    now, including zeros."""
+    found: Counter[BadInputKind] = Counter()
+    slices, pods, claims = live.nodes.slices, live.pods, live.pods.claims
+    found["pool-incomplete"] = len(slices.problems)
+    found["uuid-twice"] = len(slices.doubles())
+    found.update(kind for kinds in claims.kinds.values() for kind in kinds)
+    there = live.pod_by_uid
+    left = [c for c in claims.claims.values() if is_left(c, lambda uid: there(uid) is not None)]
+    found["claim-without-pod"] = len(left)
+    doubts = (doubt for each in pods.doubts.values() for doubt in each)
+    found.update(doubt.kind for doubt in doubts if doubt.kind is not None)
+    known, dead = live.nodes.objects, live.nodes.not_ready
+    for pod in pods.perhaps_stuck():
+        name = pod.spec.node_name
+        found["reservation-on-dead-node"] += is_reservation(pod) and (
+            name not in known or name in dead
+        )
+    found["rights-missing"] = len(live.optional.unreadable)
+    return {kind: found[kind] for kind in KINDS}
+
+
+# --- pending pods ---------------------------------------------------------------------------------
+
+
+UNTRIED, CONTRADICTORY = "UNTRIED", "CONTRADICTORY"
+"""Further reasons, besides the names of `Code`: not tried yet, and contradictory pods."""
+
+
+class PendingGauges:
+    """Records why pods wait; `collect` reports the pods that are pending at that time."""
+
+    def __init__(self, live: ClusterView) -> None:
+        self._live = live
+        self._why: dict[str, str] = {}
+
+    def note(self, command: Unschedulable | Faulted) -> None:
+        """Remember why the pod is pending: the most common reason among the nodes, where "no GPU"
+        counts only if all nodes have it."""
+        record = command.record
+        if isinstance(command, Faulted):
+            why = Code.FAULT
+        else:
+            counts = dict(enumerate(record.counts))
+            reasons = {Code(c): n for c, n in counts.items() if n and c != Code.FITS}
+            if len(reasons) > 1:
+                reasons.pop(Code.NO_GPU, None)
+            why = max(reasons, key=lambda code: reasons[code], default=Code.NO_GPU)
+        if record.uid in self._why or len(self._why) < _REMEMBERED:
+            self._why[record.uid] = why.name
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield both gauges with their present values."""
+        counts, oldest_s = dict[str, float](), dict[str, float]()
+        now_ns = int(self._live.client.clock.wall().timestamp() * 1e9)
+        for uid, since_ns in self._waiting().items():
+            bad = uid in self._live.pods.bad
+            why = CONTRADICTORY if bad else self._why.get(uid, UNTRIED)
+            counts[why] = counts.get(why, 0) + 1
+            age_s = max(0, now_ns - since_ns) / 1e9 if since_ns else 0.0
+            oldest_s[why] = max(oldest_s.get(why, 0.0), age_s)
+        text = "Pods without a node, by the reason that most nodes have."
+        yield gauge("weft_pending_pods", text, counts, "reason")
+        text = "Age of the oldest pod of weft_pending_pods, by reason."
+        yield gauge("weft_pending_pods_oldest_seconds", text, oldest_s, "reason")
+
+    def _waiting(self) -> Mapping[str, int]:
+        """Return the creation time of each pending pod, ns since 1970, by UID, and forget all other
+        pods."""
+        since = {w.pod.uid: w.pod.created_ns for w in self._live.engine.queue.waiting()}
+        for uid in [uid for uid in self._why if uid not in since]:
+            del self._why[uid]
+        for uid in self._live.pods.bad if self._live.leadership.here else ():
+            pod = self._live.pods.by_uid(uid)
+            if pod is not None and not pod.spec.node_name:
+                since[uid] = _created_ns(pod)
+        return since
+
+
+def _created_ns(pod: Pod) -> int:
+    try:
+        return timestamp_ns(pod.metadata.creation_timestamp)
+    except BadInputError:
+        return 0

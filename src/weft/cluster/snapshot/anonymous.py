@@ -6,6 +6,7 @@ selectors compare, and Kubernetes' own keys. Fields are found by their names in 
 field that is not named here holds one of Kubernetes' own words, a number or a time."""
 
 import fnmatch
+import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,24 +15,49 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.cluster.config.form import DEFAULT_PROFILES
-from weft.cluster.snapshot.claim_names import ClaimNames, uuids_in
 from weft.cluster.snapshot.file import lean
 from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.snapshot.kept import KEPT_OF_CLAIMS, is_systems_own
-from weft.cluster.snapshot.marks import Marks
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
 from weft.cluster.state.pod_reader import TEMPLATE_HASH
+from weft.cluster.state.slices import local
 from weft.cluster.state.storage_objects import CSI_NAMES, CSI_ZONES, NO_PROVISIONER, SELECTED_NODE
 from weft.cluster.stores.oom_history_store import entry_of, key_of
-from weft.dialects.catalog import ALL
+from weft.dialects import elastic, gpushare, groups, hami, kai, queues
+from weft.dialects.catalog import ALL, ASKING_ANNOTATIONS
 from weft.dialects.coscheml import APPLICATIONS
-from weft.dialects.foreign import foreign_resource
+from weft.dialects.foreign import ANNOTATIONS, foreign_resource
 from weft.dialects.gpushare import UNHEALTHY_PREFIX
 from weft.dialects.groups import JOB_SET_JOBS, OLD_LEAST
 from weft.dialects.inventory import inventory
 from weft.dialects.kai import QUEUE, RESERVATIONS
 from weft.dialects.queues import READ_LABELS
+from weft.kube.dra import ResourceSlice
+from weft.model.annotations import (
+    ADVERTISES,
+    AGENT,
+    APPLICATION,
+    CLASS,
+    EXPECTED_DURATION,
+    FENCED_VERSION,
+    GANG,
+    GANG_SIZE,
+    GPU_MODEL,
+    INVENTORY,
+    ISOLATION,
+    MOVABLE,
+    OUT_OF_MEMORY,
+    PLACEMENT,
+    PLACEMENT_COPY,
+    PLUGIN_GPUS,
+    RESTART_COST,
+    SLO_MS,
+    SOLO_P99_MS,
+    SOLO_RATE,
+    TERM,
+)
 from weft.model.manifest import NodeManifest
+from weft.model.plugin_gpus import PluginGpus, decode_plugin_gpus, encode_plugin_gpus
 
 Json = dict[str, Any]
 
@@ -407,3 +433,216 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     "containerID": _Renaming._left_out,
     **dict.fromkeys(("resourceName", "extendedResourceName"), _Renaming._extended),
 }
+
+
+# --- ResourceClaims -------------------------------------------------------------------------------
+# Replaces names in ResourceSlices and ResourceClaims, for `anonymous`.
+
+
+_MAKERS = re.compile(r"[a-z]{1,8}-[0-9]{1,4}(-mig-[0-9a-z-]{1,40})?")
+"""Device names as drivers make them: they identify a GPU, but not its owner."""
+_PODS = "pods"
+
+
+def uuids_in(slices: Iterable[ResourceSlice]) -> Iterable[str]:
+    """Yield the UUIDs of GPUs in slices."""
+    for device in (each for shown in slices for each in shown.spec.devices or ()):
+        for name, value in (device.attributes or {}).items():
+            if local(name).endswith("uuid") and value.string:
+                yield value.string
+
+
+class ClaimNames:
+    """Renames slices and claims; `plain` renames any object by its fields' names, `expressions` the
+    terms of a selector."""
+
+    def __init__(
+        self,
+        names: Pseudonyms,
+        plain: Callable[[Json], Json],
+        expressions: Callable[[list[Json]], list[Json]],
+    ) -> None:
+        self._names, self._plain, self._expressions = names, plain, expressions
+
+    def of_slice(self, shown: Json) -> Json:
+        """Return a ResourceSlice with renamed fields."""
+        spec = dict(shown.get("spec", {}))
+        devices = spec.pop("devices", [])
+        renamed = self._plain({**shown, "spec": spec})
+        if devices:
+            renamed["spec"]["devices"] = [self._device(each) for each in devices]
+        return renamed
+
+    def _device(self, device: Json) -> Json:
+        attributes, capacity = device.get("attributes"), device.get("capacity")
+        rest = {k: v for k, v in device.items() if k not in ("attributes", "capacity", "name")}
+        renamed = {"name": self._device_name(device.get("name", "")), **self._plain(rest)}
+        if attributes:
+            renamed["attributes"] = {
+                name: {**value, "string": self._names.gpu(value["string"])}
+                if local(name).endswith("uuid") and "string" in value
+                else value
+                for name, value in attributes.items()
+            }
+        return renamed | ({"capacity": capacity} if capacity else {})
+
+    def _device_name(self, name: str) -> str:
+        return name if _MAKERS.fullmatch(name) else self._names.name(name)
+
+    def of_claim(self, claim: Json) -> Json:
+        """Return a ResourceClaim with renamed fields."""
+        renamed = self._plain({"metadata": claim.get("metadata", {})})
+        if spec := claim.get("spec"):
+            requests = spec.get("devices", {}).get("requests", [])
+            renamed["spec"] = {"devices": {"requests": [self._plain(each) for each in requests]}}
+        if status := claim.get("status"):
+            renamed["status"] = self._status(status)
+        return renamed
+
+    def _status(self, status: Json) -> Json:
+        renamed: Json = {}
+        if allocation := status.get("allocation"):
+            renamed["allocation"] = held = dict(allocation)
+            if results := allocation.get("devices", {}).get("results"):
+                held["devices"] = {"results": [self._result(each) for each in results]}
+            if selector := allocation.get("nodeSelector"):
+                held["nodeSelector"] = self._plain(selector)
+        if users := status.get("reservedFor"):
+            renamed["reservedFor"] = [self._user(each) for each in users]
+        return renamed
+
+    def _result(self, result: Json) -> Json:
+        renamed = dict(result)
+        for field, rename in (
+            ("request", self._request),
+            ("driver", self._names.name),
+            ("pool", self._names.name),
+            ("device", self._device_name),
+        ):
+            if renamed.get(field):
+                renamed[field] = rename(renamed[field])
+        return renamed
+
+    def _request(self, request: str) -> str:
+        return "/".join(map(self._names.name, request.split("/")))
+
+    def _user(self, user: Json) -> Json:
+        kind = user.get("resource", "")
+        renamed = self._plain({k: v for k, v in user.items() if k != "resource"})
+        if kind:
+            renamed["resource"] = kind if kind == _PODS else self._names.name(kind)
+        return renamed
+
+
+# --- marks ----------------------------------------------------------------------------------------
+# Renames in GPU systems' annotations the pods, nodes, containers, applications and GPUs.
+
+
+_BY_CONTAINER = (elastic.CONTAINER, elastic.NANO_CONTAINER)
+"""Prefixes of annotations that end in a container's name."""
+_OTHERS = (
+    *(ADVERTISES, AGENT, CLASS, EXPECTED_DURATION, FENCED_VERSION, GPU_MODEL, INVENTORY),
+    *(GANG, GANG_SIZE, groups.KOORDINATOR_LEAST, groups.KOORDINATOR_TOTAL, groups.LWS_SIZE),
+    *(groups.KOORDINATOR_WAITS, groups.KOORDINATOR_MODE, groups.KOORDINATOR_MATCH),
+    *(ISOLATION, MOVABLE, RESTART_COST, SLO_MS, SOLO_P99_MS, SOLO_RATE, TERM),
+    *hami.RULES,
+    *(*ANNOTATIONS, *ASKING_ANNOTATIONS, kai.MPS, kai.RESERVED_CARD),
+    *(name for s in ALL for name in (*s.written, *s.kept_marks, *s.written_on_nodes)),
+)
+_MARK_NAMES = (
+    *(APPLICATION, hami.NODE, kai.CONTAINER),
+    *(*groups.GROUP_NAMES, groups.KOORDINATOR_NAME, groups.TASK),
+)
+"""Annotations whose value is a name."""
+_EXACT = frozenset(name for name in _OTHERS if not name.endswith("*"))
+_BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
+
+
+class Marks:
+    """Renames one snapshot's annotations; unknown annotations are dropped."""
+
+    def __init__(self, names: Pseudonyms) -> None:
+        self._names = names
+
+    def renamed(self, annotations: dict[str, str]) -> dict[str, str]:
+        """Return the known annotations, renamed."""
+        renamed = {}
+        for key, text in annotations.items():
+            beginning = next((begin for begin in _BY_CONTAINER if key.startswith(begin)), "")
+            if beginning:
+                name = beginning + self._names.name(key.removeprefix(beginning))
+                renamed[name] = self._names.gpus_in(text)
+            elif key in queues.READ_ANNOTATIONS:  # which may be namespaces'
+                renamed[key] = self._names.word(text)
+            elif (value := self._value(key, text)) is not None:
+                renamed[key] = value
+        return renamed
+
+    def _value(self, key: str, text: str) -> str | None:
+        if key in _MARK_NAMES:
+            return self._names.name(text)
+        if key in (PLACEMENT, PLACEMENT_COPY, PLUGIN_GPUS):
+            return self._plugin_gpus(text) if key == PLUGIN_GPUS else self._placement(text)
+        if key == OUT_OF_MEMORY:
+            return self._out_of_memory(text)
+        if key == gpushare.ALLOCATION:
+            return self._allocation(text)
+        if key in _EXACT or key.startswith(_BEGINNINGS):
+            return self._names.gpus_in(text)
+        return None
+
+    def _placement(self, text: str) -> str:
+        """Rename a placement's pod, node and GPUs; "damaged" if it is malformed."""
+        value = _object(text)
+        if value is None:
+            return "damaged"
+        renamed = {
+            "pod": self._names.uid(str(value.get("pod"))),
+            "node": self._names.name(str(value.get("node"))),
+        }
+        if "shares" in value:
+            renamed["shares"] = _with_gpus(value["shares"], self._names)
+        return json.dumps(renamed, separators=(",", ":"))
+
+    def _plugin_gpus(self, text: str) -> str:
+        """Rename GPUs and pods of NVIDIA's device plugin; "damaged" if the text is malformed."""
+        try:
+            given = decode_plugin_gpus(text)
+        except ValueError:
+            return "damaged"
+        cards = tuple(map(self._names.gpu, given.cards))
+        pods = {self._names.uid(uid): gpus for uid, gpus in given.pods.items()}
+        return encode_plugin_gpus(PluginGpus(cards, pods))
+
+    def _out_of_memory(self, text: str) -> str | None:
+        value = _object(text)
+        if value is None:
+            return None
+        known = {"end": self._names.name(str(value.get("end", "")))}
+        if isinstance(value.get("peak_mib"), int):
+            return json.dumps({**known, "peak_mib": value["peak_mib"]})
+        return json.dumps(known)
+
+    def _allocation(self, text: str) -> str | None:
+        """Rename the containers in `{"<container>": {"<gpu>": units}}`."""
+        value = _object(text)
+        if value is None:
+            return None
+        return json.dumps({self._names.name(name): cards for name, cards in value.items()})
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _with_gpus(value: Any, names: Pseudonyms) -> Any:
+    """Hash every text in the value; each is a GPU's UUID."""
+    if isinstance(value, list):
+        return [_with_gpus(inner, names) for inner in value]
+    return (
+        names.gpu(value) if isinstance(value, str) else None if isinstance(value, dict) else value
+    )

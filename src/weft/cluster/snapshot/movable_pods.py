@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from weft.cluster.snapshot.state import SnapshotState
-from weft.cluster.state.movable import made_anew, why_it_stays
+from weft.cluster.state.pod_facts import made_anew, why_it_stays
 from weft.core.engine.move_trials import MovablePod
 from weft.kube.budgets import DisruptionBudget
 from weft.kube.pods import LabelSelector, Pod, SelectorRequirement

@@ -1,22 +1,23 @@
 """Finds what a bound pod holds: by its marks (annotations and labels), or without marks the most
 that it may hold.
 
-A pod whose marks name its GPUs holds those, as far as marks are believed (`dialects/evidence.py`).
-Others were placed by someone who wrote nothing down, and whatever is not charged would be given
-away twice:
-- whole cards (nvidia.com/gpu): that many cards without pods, the last of the node first, for Weft
-  itself fills nodes from the first; where too few are idle, the emptiest beside them, which then
-  hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
-  shared ones on different nodes. Cards that its system's marks name without naming them all, or
-  more than it asks, are taken to be its in any case.
-- a share: it is charged on every card of the node, for it may be on any of them; one of no memory
-  and no cores on none, or a pod that asks for nothing would keep whole cards from others.
-- a pod whose devices NVIDIA's plugin chose, with time slicing, MPS or neither: what the node's
-  agent tells, by the kubelet's word (`dialects/nvidia_plugin.py`); as above where it does not.
-- a pod whose resources contradict each other: what each system that it names makes of its part of
-  them, and where no system can, as many whole cards as it names units.
-- a pod that asks for no GPU and carries a delivery record: what that names, where the node's agent
-  may be an older one that believes it.
+A pod whose marks name its GPUs holds these, as far as the marks are believed
+(`dialects/evidence.py`). Other pods were placed by a scheduler that recorded nothing, and a GPU
+that is not charged to them would be assigned twice:
+- whole GPUs (nvidia.com/gpu): charged as GPUs without pods, the last of the node first, as Weft
+  itself fills nodes from the first; if too few are idle, then also as the emptiest other GPUs,
+  which then hold more than they have. It is unknown which GPUs the device plugin chose, so keep
+  such pods and shared ones on different nodes. GPUs that the marks of the pod's system name
+  incompletely, or beyond its request, are charged in any case.
+- a share: charged on every GPU of the node, as it may be on any of them. A share of no memory and
+  no cores is charged on none, as a pod that requests nothing would keep whole GPUs from others.
+- a pod whose devices NVIDIA's plugin chose, with time slicing, MPS or neither: charged as the
+  node's agent reports it from the kubelet (`dialects/nvidia_plugin.py`); as above if it reports
+  nothing.
+- a pod whose resources contradict each other: charged as each system that it names reads its part
+  of them, or if no system can, as many whole GPUs as it names units.
+- a pod that requests no GPU but carries a delivery record: charged as the record says, if the
+  node's agent may be an older one that follows it.
 """
 
 from collections import Counter

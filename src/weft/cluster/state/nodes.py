@@ -5,18 +5,18 @@ Lease, the ResourceSlices of its GPUs, and Koordinator's Device. A change of any
 the node; `changed` returns what is new for the engine.
 """
 
+import asyncio
 import datetime
 import logging
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.cluster.state.card_names import called
-from weft.cluster.state.heartbeats import Heartbeats
-from weft.cluster.state.node_images import ImageNews
 from weft.cluster.state.slices import PoolKey, SliceView
+from weft.core.engine import ImagesSeen
 from weft.core.framework.feasibility import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
@@ -24,12 +24,15 @@ from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.koordinator import KoordinatorDevice, minor_names, reported_by
 from weft.dialects.node_links import LinksRule
 from weft.dialects.nvidia_plugin import read_plugin_gpus
+from weft.kube.clock import Clock
 from weft.kube.dra import ResourceSlice
 from weft.kube.structs import ConfigMap, KubeNode, Lease
 from weft.kube.watch import Change, Deleted
 from weft.model import BadInputError, ClosedNode, Constraints, Node
 from weft.model.annotations import AGENT
+from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
 from weft.model.log_fields import about
+from weft.model.manifest import NodeImage
 from weft.model.node import CardNames
 from weft.model.plugin_gpus import NONE_GIVEN, PluginGpus
 from weft.model.reason import TEXT
@@ -265,3 +268,176 @@ def _same(known: KubeNode, node: KubeNode) -> bool:
 
 def _sizes(node: Node) -> dict[int, tuple[int, int]]:
     return {gpu.index: (gpu.memory_mib, gpu.milli) for gpu in node.gpus}
+
+
+# --- heartbeats of nodes' agents ------------------------------------------------------------------
+
+
+class _Beat(NamedTuple):
+    """The last state of a Lease: its own renewal time, and the local time at which that was seen
+    (None: withdrawn)."""
+
+    renewed: str
+    seen_s: float | None
+
+
+class Heartbeats:
+    """The agents' Leases, by node. Times are seconds of the local monotonic clock.
+
+    A Lease's age counts from when it was last seen to change, by the local clock, as nodes' clocks
+    may be wrong. For a Lease that is seen for the first time, its own time counts, so that a
+    scheduler that just started places no pods where an agent has died. If that was only a wrong
+    clock, the next renewal corrects it within ten seconds. A node whose agent writes no Lease (an
+    older version) is never late.
+    """
+
+    def __init__(self) -> None:
+        self._beats: dict[str, _Beat] = {}
+        self._silent: dict[str, str] = {}
+
+    def take(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
+        """Take in an added, changed or deleted Lease; Leases of other components are ignored."""
+        lease = change.object  # type: ignore[union-attr]
+        name = lease.metadata.name
+        if not name.startswith(HEARTBEAT_PREFIX):
+            return
+        node = name.removeprefix(HEARTBEAT_PREFIX)
+        if isinstance(change, Deleted):
+            self._beats.pop(node, None)
+            return
+        renewed, before = lease.spec.renew_time or "", self._beats.get(node)
+        if not lease.spec.holder_identity:
+            self._beats[node] = _Beat(renewed, None)
+        elif before is None:
+            self._beats[node] = _Beat(renewed, now_s - _age_s(renewed, wall))
+        elif before.renewed != renewed or before.seen_s is None:
+            self._beats[node] = _Beat(renewed, now_s)
+
+    def judge(self, now_s: float) -> set[str]:
+        """Update which agents are late; return the nodes for which this changed."""
+        silent = {
+            node: beat.renewed
+            for node, beat in self._beats.items()
+            if beat.seen_s is None or now_s - beat.seen_s > HEARTBEAT_LATE_S
+        }
+        before, self._silent = self._silent, silent
+        return {node for node, _ in before.items() ^ silent.items()}
+
+    def late_at_s(self) -> float | None:
+        """Return the time at which the next heartbeat is late; None if none can be."""
+        times = (b.seen_s for n, b in self._beats.items() if n not in self._silent)
+        seen = [seen_s for seen_s in times if seen_s is not None]
+        return min(seen) + HEARTBEAT_LATE_S if seen else None
+
+    def silent_since(self, node: str) -> str:
+        """Return the time since when the node's agent is silent, as text; "" if it is not."""
+        return self._silent.get(node, "")
+
+
+def _age_s(renewed: str, wall: datetime.datetime) -> float:
+    try:
+        age_s = (wall - datetime.datetime.fromisoformat(renewed)).total_seconds()
+        return max(age_s, 0.0)
+    except (ValueError, TypeError):
+        return 0.0
+
+
+# --- container images -----------------------------------------------------------------------------
+
+
+MOST_NAMES = 2_000
+"""The most image names that are read of one node; by default kubelets report 50 images with up to 5
+names each."""
+
+Images = tuple[tuple[str, int], ...]
+
+
+class ImageNews:
+    """The images of nodes; `news` returns changes, each once. `moved`: there are changes."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Images] = {}
+        self._new: dict[str, Images] = {}
+        self.moved = False
+
+    def take(self, node: str, images: Sequence[NodeImage] | None) -> None:
+        """Set the node's images; None if it has none, or is gone."""
+        found = [(name, image.size_bytes) for image in images or () for name in image.names or ()]
+        if tuple(found[:MOST_NAMES]) == self._told.get(node, ()):
+            self._new.pop(node, None)
+        else:
+            self._new[node] = tuple(found[:MOST_NAMES])
+        self.moved = bool(self._new)
+
+    def news(self) -> ImagesSeen | None:
+        """Return the nodes whose images differ from those reported before; None if none do."""
+        new, self._new, self.moved = self._new, {}, False
+        for node, images in new.items():
+            self._told[node] = images
+            if not images:
+                del self._told[node]
+        return images_seen(new) if new else None
+
+    def all(self) -> ImagesSeen | None:
+        """Return all images reported so far, for another engine; None if there are none."""
+        return images_seen(self._told) if self._told else None
+
+
+def images_seen(by_node: dict[str, Images]) -> ImagesSeen:
+    """Return the event with these images; each image is named once."""
+    number: dict[tuple[str, int], int] = {}
+    nodes = {
+        node: tuple(number.setdefault(image, len(number)) for image in images)
+        for node, images in sorted(by_node.items())
+    }
+    return ImagesSeen(tuple(number), nodes)
+
+
+# --- batches --------------------------------------------------------------------------------------
+# Collects changes of nodes for a moment and applies them together, because computing a new layout
+# of the table takes long.
+#
+# changed ──▶ a moment later: nudge ──▶ changed ──▶ lay
+
+
+# Seconds that changes are collected, and the largest part of time that may be spent on layouts.
+_GATHER_S = 0.03
+_LAYING_SHARE = 0.2
+_MOST_WAIT_S = 1.0
+
+
+class NodeBatches:
+    """A timer that collects changes. `lay` applies them; `nudge` causes another call of
+    `changed`."""
+
+    def __init__(self, clock: Clock, lay: Callable[[], None], nudge: Callable[[], None]) -> None:
+        self._clock, self._lay, self._nudge = clock, lay, nudge
+        self._not_before = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def changed(self, *, at_once: bool) -> None:
+        """Apply a change at once, or later together with changes that come soon."""
+        if at_once or self._over:
+            self.lay()
+        elif self._timer is None:
+            rest_s = self._not_before - self._clock.monotonic()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(_GATHER_S, rest_s), self._ends)
+
+    def lay(self) -> None:
+        """Apply the collected changes now."""
+        began = self._clock.monotonic()
+        self._over = False
+        self._lay()
+        ended = self._clock.monotonic()
+        self._not_before = ended + min(_MOST_WAIT_S, (ended - began) / _LAYING_SHARE)
+
+    def stop(self) -> None:
+        """Stop the timer: from now on changes are only applied on demand."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ends(self) -> None:
+        self._timer, self._over = None, True
+        self._nudge()

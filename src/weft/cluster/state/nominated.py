@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from weft.cluster.state.movable import says_it_moves
+from weft.cluster.state.pod_facts import says_it_moves
 from weft.cluster.state.pods import PodView
-from weft.core.engine import PodNominated
+from weft.cluster.state.volume_rules import labels_of
+from weft.core.engine import BudgetsChanged, PodNominated
+from weft.core.preempt import Budget
+from weft.kube.budgets import DisruptionBudget
 from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
+from weft.kube.watch import Change, Deleted
 from weft.model import BadInputError, PodRequest
+from weft.model.selectors import PodSelector
 
 
 def nominated(
@@ -33,3 +38,36 @@ def _leaving(here: Sequence[Pod], below: int) -> Iterator[str]:
             conditions = pod.status.conditions or ()
             if any(c.type == DISRUPTED and c.reason == PREEMPTED for c in conditions):
                 yield pod.metadata.uid
+
+
+class BudgetView:
+    """Collects the budgets that changed since the last `news`."""
+
+    def __init__(self) -> None:
+        self._changed: dict[str, Budget | None] = {}
+
+    def take(self, change: Change[DisruptionBudget]) -> None:
+        """Apply one change."""
+        if (shown := getattr(change, "object", None)) is None:
+            return
+        name = f"{shown.metadata.namespace}/{shown.metadata.name}"
+        if isinstance(change, Deleted):
+            self._changed[name] = None
+        else:
+            self._changed[name] = _read(name, shown)
+
+    def news(self) -> BudgetsChanged | None:
+        """Return the changes as an event; None if nothing changed."""
+        changed, self._changed = self._changed, {}
+        if not changed:
+            return None
+        there = tuple(budget for budget in changed.values() if budget is not None)
+        return BudgetsChanged(there, tuple(n for n, budget in changed.items() if budget is None))
+
+
+def _read(name: str, shown: DisruptionBudget) -> Budget:
+    """Return the budget in the engine's form. Without a selector it selects no pods, with an empty
+    one all pods of its namespace."""
+    namespace = shown.metadata.namespace
+    pods = PodSelector((namespace,), labels_of(shown.spec.selector))
+    return Budget(name, pods, shown.status.disruptions_allowed)

@@ -38,10 +38,9 @@ from weft.cluster.state.bound_share import (
 )
 from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
 from weft.cluster.state.groups import GroupView
-from weft.cluster.state.movable import said_to_move
 from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
+from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, said_to_move, same, since
 from weft.cluster.state.pod_reader import marks_of, namespace_selectors_of, read, workload_of
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.volumes import VolumeView

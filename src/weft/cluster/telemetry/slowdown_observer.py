@@ -11,20 +11,22 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 
 import msgspec
 from msgspec.structs import replace
+from prometheus_client.metrics_core import Metric
 
+from weft.cluster.control.fault_log import LogOnce
 from weft.cluster.control.interface import ClusterView
-from weft.cluster.control.log_once import LogOnce
+from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.stores.slowdown_store import SlowdownStore
 from weft.cluster.telemetry.running_pods import Gpu, RunningPod, SoloRateCache, running_pods
 from weft.cluster.telemetry.solo_rates import SoloProfiles, slo_ms
 from weft.core.engine import PodProgress, PolicyInput, ProgressSeen, SlowdownReason
-from weft.core.engine.eviction_limits import Why, why_withheld_in_words
+from weft.core.engine.eviction_limits import WHYS, Why, why_withheld_in_words
 from weft.core.explain.explanation import ObservedProgress, SeparatedPair
 from weft.core.framework.signals import SignalsSnapshot
 from weft.interference.observed_slowdown import TELL_NS, Ban
@@ -370,3 +372,45 @@ def _counts(seen: Iterable[_Seen]) -> Counter[str]:
         counts["late"] += 0 < progress.slo_ms < progress.p99_ms
         counts["slow"] += progress.source == "progress" and 0 < progress.bound < progress.slowdown
     return counts
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+_SOURCES = ("progress", "sm-active", "none")
+
+
+class SlowdownMetrics:
+    """Collector for prometheus-client over one `SlowdownObserver`."""
+
+    def __init__(self, slowdown_observer: SlowdownObserver) -> None:
+        self._observer = slowdown_observer
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, as of the last poll."""
+        observer = self._observer
+        yield from self._pods()
+        unjoined = "Series of the last poll that belong to no running pod with a GPU."
+        by_reason = dict(sorted(observer.unjoined.items()))
+        yield gauge("weft_observed_unjoined_series", unjoined, by_reason, "why")
+        store, writes = observer.slowdown_store, "Writes of what was observed, by outcome."
+        yield counter("weft_observed_writes", writes, store.counts, "outcome")
+        unreadable = "Failed reads of the stored observations."
+        yield counter("weft_observed_unreadable", unreadable, store.unreadable)
+        faults = "Mistakes of Weft's own in looking at progress."
+        yield counter("weft_observed_faults", faults, observer.errors)
+
+    def _pods(self) -> Iterator[Metric]:
+        counts, evicted_none = self._observer.counts, self._observer.withheld_evictions
+        running = "Running pods with GPUs, by the source of their progress."
+        sources = {source: counts[source] for source in _SOURCES}
+        yield gauge("weft_observed_pods", running, sources, "source")
+        slow = "Pods slower than their bound at the last poll."
+        yield gauge("weft_observed_slow_pods", slow, counts["slow"])
+        late = "Pods whose p99 was above their SLO at the last poll."
+        yield gauge("weft_observed_late_pods", late, counts["late"])
+        banned = "Pairs of applications that are kept apart now."
+        yield gauge("weft_observed_banned_pairs", banned, self._observer.banned)
+        stay_slow = "Pods that are too slow and for which no pod was evicted at the last poll."
+        by_reason = {why: evicted_none[why] for why in WHYS}
+        yield gauge("weft_observed_held_back_pods", stay_slow, by_reason, "why")

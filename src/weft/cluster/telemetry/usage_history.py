@@ -111,8 +111,8 @@ async def usage_history(
 
 
 def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> list[MeteredRow]:
-    """Return the rows. What is used is known of every pod, but of those workloads and values that
-    hold least only all together who holds: so it is of these."""
+    """Return the rows. The server reports use for every group, but held amounts of the smallest
+    groups only in total (`OTHERS`), so their use is added up as well."""
     used = groups.get("used_gpu_hours", {})
     if OTHERS in groups["gpu_hours"]:
         others = sum(hours for group, hours in used.items() if group not in groups["gpu_hours"])

@@ -80,7 +80,7 @@ def _owns(existing: ExistingPods, term: PodTerm, uid: str) -> bool:
 def _all_of(
     count: CountByNode, table: LedgerTable, term: PodTerm, counts: Callable[[str], bool]
 ) -> PodsToLeave:
-    """Require all pods of the domain to leave."""
+    """Demand that all pods of the domain leave, by node."""
     domains, there = table.labels.domains(term.topology_key), count.on(table)
     least = there
     if not domains.tells_nodes_apart:
@@ -91,7 +91,7 @@ def _all_of(
 def _one_stays(
     existing: ExistingPods, table: LedgerTable, rules: InterPodRules
 ) -> list[PodsToLeave]:
-    """Demand that all pods of the domain leave."""
+    """Demand that one of the pods that satisfy required affinity stays in the domain."""
     key, nobody = affinity_key(rules), np.zeros(table.count, dtype=np.int64)
     count, found = existing.count(key), list[PodsToLeave]()
     for term in rules.affinity:

@@ -64,8 +64,7 @@ from weft.core.engine.peak_usage import Peaks
 from weft.core.engine.pricing import PRICING, PriceLists
 from weft.core.engine.queue import Queue, WaitingPod
 from weft.core.engine.records import PreemptionPlan
-from weft.core.engine.slowdown_eviction import SlowdownEviction
-from weft.core.engine.slowdown_tolerance import tolerance_of
+from weft.core.engine.slowdown_eviction import SlowdownEviction, tolerance_of
 from weft.core.engine.team_queues import NO_TEAMS, TeamQueues
 from weft.core.framework import Policy, Profile
 from weft.core.framework import policy as ask
@@ -222,8 +221,8 @@ class Engine:
             head_of_line.look(self, now_ns, out)
 
     def _begin_turn(self, event: Event, now_ns: int) -> None:
-        """Start a work budget for the event, or continue with what earlier events of the same
-        moment left of theirs."""
+        """Start a new work budget for the event, or continue with the budget of earlier events of
+        the same moment."""
         late = now_ns - self._turn_began_ns >= TURN_NS
         if late or isinstance(event, events.Tick) or not self.turn_looks:
             self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)

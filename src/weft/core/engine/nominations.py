@@ -1,7 +1,7 @@
 """Tracks the pods that may be preempted, and keeps places for nominated pods while victims leave.
 
     Unschedulable ──victims found──▶ NOMINATED ──all gone──▶ tried ──▶ placed: forgotten
-                                        │ ▲                    └─ fits nowhere: searched anew
+                                        │ ▲                    └─ fits nowhere: new search
          beaten, gone, a victim stays ◀─┘ └── a victim is gone: more is kept
 
 A nominated pod holds nothing yet, but the free part of its place is held for it under a separate

@@ -26,7 +26,6 @@ from weft.core.engine.events import (
 from weft.core.engine.moved_victims import may_move, rooms_beside
 from weft.core.engine.nominations import Nomination, kept_uid
 from weft.core.engine.queue import WaitingPod
-from weft.core.engine.reclaim import TakesBack
 from weft.core.engine.records import MoveCost, PreemptedFor, PreemptionPlan
 from weft.core.engine.waiting_moves import cost_of_moves, gpu_milli, lost_by
 from weft.core.framework import Demand, Profile
@@ -39,6 +38,7 @@ from weft.model import Code, Placement, PodRequest, Shape
 if TYPE_CHECKING:
     from weft.core.engine.deciding import ChosenPlace
     from weft.core.engine.engine import Engine
+from weft.core.engine.team_queues import TeamQueues
 
 _NOBODYS_END_HELPS = (
     *(Code.POD_AFFINITY, Code.CLAIM_WAITS, Code.NO_VOLUME, Code.STORAGE_CAPACITY),
@@ -136,6 +136,47 @@ def on_node(engine: Engine, uids: Iterable[str], node: str) -> list[str]:
 def is_open(known: Assessment) -> Bools:
     """Return a mask of the nodes where evicting pods could help, [N]."""
     return np.asarray(_BY_OTHERS[known.codes] & (known.declared == 0))
+
+
+# --- queues that reclaim what others borrow -------------------------------------------------------
+
+
+ANY_PRIORITY = 1 << 40
+"""A priority above all others."""
+
+
+class TakesBack:
+    """The right of a pod to evict others, with reclaim. `below`: victims have a lower priority than
+    this.
+
+    Finds the pods that may be evicted for another pod if queues reclaim what other queues borrow
+    (`queues.reclaim`).
+
+        of the pod's own queue      pods of lower priority
+        of another queue            pods with which that queue borrows, of any priority, while the
+                                    pod's queue has less than its guarantee
+
+    So no queue loses its guaranteed share to another, whatever the priority, and no two queues
+    evict each other's pods in turn: a queue that gave back all that it borrowed still has its
+    guarantee.
+    """
+
+    def __init__(self, teams: TeamQueues, pod: PodRequest) -> None:
+        self._teams, self._pod, self._queue = teams, pod, pod.team_queue
+        wants = teams.is_below_guarantee(self._queue)
+        self._lent = frozenset(teams.borrowed()) if wants else frozenset()
+        self.below = ANY_PRIORITY if self._lent else pod.priority
+
+    def victims(self, there: Sequence[Victim]) -> list[Victim]:
+        """Return the pods on a node, out of `there`, that may be evicted for the pod."""
+        return [
+            victim for victim in there if all(self._may_end(uid, victim) for uid in victim.uids)
+        ]
+
+    def _may_end(self, uid: str, victim: Victim) -> bool:
+        if self._teams.name_of(uid) == self._queue:
+            return victim.priority < self._pod.priority
+        return uid in self._lent
 
 
 class PreemptionRights(NamedTuple):

@@ -42,9 +42,12 @@ from weft.core.engine.eviction_limits import (
     bad_windows,
 )
 from weft.core.engine.harvest import HarvestRules
+from weft.core.framework import Policy
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.ledger import Holding, Ledger
+from weft.model import Placement
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
+from weft.model.slowdown_limit import bound_on
 
 WINDOWS = 3
 """The number of last windows that are considered."""
@@ -454,3 +457,33 @@ def _gpus(holding: Holding) -> tuple[_Gpu, ...]:
     if len(shares) == 1:
         return ((node, shares[0].gpu),)
     return tuple(dict.fromkeys((node, share.gpu) for share in shares))
+
+
+# --- how slow a pod may get -----------------------------------------------------------------------
+
+LEAST_SEEN = 1.05
+"""No pod is evicted for a smaller slowdown than this, even if a tight SLO sets a lower limit: a
+poll counts about twenty units of progress, so one unit is a twentieth. (Admission of new pods uses
+the exact limit.)"""
+
+
+def tolerance_of(
+    policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
+) -> SlowdownTolerance | None:
+    """Return the pod's slowdown limits at this place, by its policy, or less by its SLO; None if no
+    pod is evicted for it."""
+    common = next((p.tolerance for p in policies if p.tolerance is not None), None)
+    if common is None or placement is None or not placement.slowdown_limit:
+        return common
+    critical = common.critical
+    for model in _models(placement, ledger):
+        own = max(LEAST_SEEN, bound_on(placement.slowdown_limit, model, common.critical))
+        critical = min(critical, own)
+    return common._replace(critical=critical)
+
+
+def _models(placement: Placement, ledger: Ledger) -> list[str]:
+    """Return the models of the GPUs that the pod holds."""
+    row = ledger.table.row_of.get(placement.node, -1)
+    gpus = {gpu.index: gpu.model for gpu in ledger.table.nodes[row].gpus} if row >= 0 else {}
+    return [gpus.get(share.gpu, "") for share in placement.shares]

@@ -10,7 +10,7 @@ counted unless a setting needs it.
     whose turn      = below its guarantee: the least part of it held; else: the least share / weight
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -215,12 +215,6 @@ class TeamQueues:
         self._turns.pop(name, None)
         if not use.pods:
             del self._uses[name]
-
-    def take_in(self, names: Mapping[str, str]) -> None:
-        """Count everything that the ledger holds already; `names` are the pods' queues by UID."""
-        self._names.update(names)
-        for holding in self._ledger.holdings.values():
-            self._booked(holding, 1)
 
     def charge(self, uid: str, queue: str, holding: Holding) -> None:
         """Count a holding for this queue, replacing its earlier charge; for no queue if it is

@@ -158,3 +158,45 @@ def _most_filled(levels: frozenset[int]) -> Ints:
 
 def _per_node(owner: Ints, values: Ints, nodes: int) -> Ints:
     return np.bincount(owner, weights=values, minlength=nodes).astype(np.int64)
+
+
+# --- by GPU model ---------------------------------------------------------------------------------
+
+
+class StrandedModel(NamedTuple):
+    """GPUs of one model, in whole GPUs' worth: idle, usable by typical pods, and stranded, by the
+    limiting resource."""
+
+    model: str
+    gpus: int
+    idle: float
+    usable: float
+    by: dict[str, float]
+
+
+def stranded_by_model(table: LedgerTable, usual: tuple[Shape, ...]) -> list[StrandedModel]:
+    """Return one row for each GPU model, by name; a node with several models counts under its
+    first."""
+    stranded = stranded_gpus(table, usual)
+    models = [node.gpus[0].model if node.gpus else "" for node in table.nodes]
+    rows = []
+    for model in sorted(
+        {model for model, node in zip(models, table.nodes, strict=True) if node.gpus}
+    ):
+        of = np.array(
+            [
+                bool(node.gpus) and own == model
+                for own, node in zip(models, table.nodes, strict=True)
+            ]
+        )
+        by = stranded.by[:, of].sum(axis=1).tolist()
+        rows.append(
+            StrandedModel(
+                model or "unknown",
+                int(table.gpus[of].sum()),
+                round(int(stranded.idle[of].sum()) / 1000, 3),
+                round(int(stranded.usable[of].sum()) / 1000, 3),
+                {name: round(milli / 1000, 3) for name, milli in zip(LIMITS, by, strict=True)},
+            )
+        )
+    return rows

@@ -30,7 +30,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from weft.core.framework import Policy, Query
 from weft.core.framework.fragments import TYPICAL_PODS
@@ -53,8 +52,6 @@ from weft.core.policies.stranding_prices import (
     worth_of,
 )
 from weft.model import GpuRequest, Shape
-
-_Reals = npt.NDArray[np.floating[Any]]
 
 _UNSCORED = -(1 << 40)
 """Score of devices that are not scored one by one; lower than any real score."""

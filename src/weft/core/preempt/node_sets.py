@@ -82,8 +82,8 @@ class NodeSets:
         alone: bool = False,
         needed: Collection[Victim] = (),
     ) -> list[tuple[PreemptionCost, tuple[Victim, ...]]]:
-        """Return the cheapest `most` sets that free enough, with their costs. `alone`: only sets of
-        one victim; `needed` victims are in every set."""
+        """Return the `most` cheapest sets of victims that free enough for the pod, each with its
+        cost. `alone`: only sets of one victim; `needed` victims are in every set."""
         if not self._count:
             return []
         members = self._single() if alone else self._members(allowed)

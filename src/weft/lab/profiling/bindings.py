@@ -13,8 +13,9 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
 from weft.dialects.system import timestamp_ns
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
+from weft.kube.codec import NODES, PODS
 from weft.kube.pods import Pod
+from weft.kube.services import everything
 from weft.kube.structs import KubeObject
 from weft.lab.profiling.history import ClusterRecord, ProfiledStay
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, Card
@@ -28,8 +29,8 @@ SETTINGS = DialectSettings(interference_table=True)
 
 async def bindings(client: ApiClient) -> ClusterRecord:
     """List all nodes and pods of the cluster, and return each pod's stays on GPUs."""
-    nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
-    pods = await _listed(client, PODS)
+    nodes = [inventory(node)[0] for node in await everything(client, NODES)]
+    pods = await everything(client, PODS)
     return cluster_record(nodes, pods)
 
 
@@ -93,14 +94,3 @@ def _until_s(pod: Pod) -> float:
     ends = [status.state.terminated for status in pod.status.container_statuses or ()]
     times = [end.finished_at for end in ends if end is not None and end.finished_at]
     return max(timestamp_ns(time) for time in times) / 1e9 if pod.ended and times else math.inf
-
-
-async def _listed(client: ApiClient, resource: Resource[T]) -> list[T]:
-    query, skips = {"limit": "500"}, SkippedObjects()
-    objects: list[T] = []
-    while True:
-        page = resource.decode_page(await client.call("GET", resource.of(""), query=query), skips)
-        objects += page.items
-        if not page.next:
-            return objects
-        query["continue"] = page.next

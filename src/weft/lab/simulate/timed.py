@@ -50,9 +50,8 @@ from weft.lab.simulate.gangs import GangClock
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
-from weft.lab.simulate.moved import MovedPods
 from weft.lab.simulate.openb import TracePod, duration_ns
-from weft.lab.simulate.preempted import LostWork
+from weft.lab.simulate.preempted import LostWork, MovedPods
 from weft.lab.simulate.queues import QueueClock
 from weft.lab.simulate.results import (
     CompletionTimes,

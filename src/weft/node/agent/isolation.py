@@ -54,8 +54,8 @@ class IsolationAdditions(msgspec.Struct, frozen=True):
 class IsolationOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `default`: the mode of pods that name none; "" means `mig` if all their GPUs are instances, else
-    `time-slicing`, as on a node without an agent. `hook_library`: HAMi-core's libvgpu.so on the
+    `default`: the mode of pods that name none; "" means "mig" if all their GPUs are instances, else
+    "time-slicing", as on a node without an agent. `hook_library`: HAMi-core's libvgpu.so on the
     host; "" disables `hook`. `folder`: for files mounted into hook containers; the same path on the
     host and for the agent.
     """

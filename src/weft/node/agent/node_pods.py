@@ -13,7 +13,7 @@ change, derived records are derived again.)
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -28,18 +28,67 @@ from weft.dialects.nvidia import GPU as NVIDIA_GPU
 from weft.dialects.registry import choose, parse_pod
 from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
-from weft.kube.codec import NODES
-from weft.kube.pods import ENDED
+from weft.kube.codec import NODES, Resource
+from weft.kube.pods import ENDED, OwnedMeta
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added, Change, Deleted, ListWatch, Modified, WatchOptions
-from weft.model import BadInputError, Node, PodManifest
+from weft.model import BadInputError, Node
 from weft.model.annotations import DELIVERY, SCHEDULE, SCHEDULE_ENABLED
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.model.log_fields import about
+from weft.model.manifest import Api, PodManifest, PodStatus
 from weft.model.node import CardNames
 from weft.node.agent.accounting import own_resources
-from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
 from weft.node.agent.usage import WatchedPod
+
+# --- a pod as the kubelet shows it ----------------------------------------------------------------
+
+
+class RunningContainer(Api, frozen=True, gc=False):
+    """One entry of a list of container statuses; the id begins with the runtime's name."""
+
+    name: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class RunningStatus(PodStatus, frozen=True, gc=False):
+    """The pod's status, with its containers of all three kinds. The kubelet writes `start_time`
+    once it has admitted the pod, and thus given it its devices."""
+
+    start_time: str | None = None
+    container_statuses: list[RunningContainer] | None = None
+    init_container_statuses: list[RunningContainer] | None = None
+    ephemeral_container_statuses: list[RunningContainer] | None = None
+
+
+class PodOnNode(PodManifest, frozen=True, gc=False):
+    """A pod on its node."""
+
+    metadata: OwnedMeta = OwnedMeta()
+    status: RunningStatus = RunningStatus()
+
+    @property
+    def bare(self) -> bool:
+        """True if no controller would recreate the pod."""
+        return not any(owner.controller for owner in self.metadata.owner_references or ())
+
+    def containers_by_id(self) -> dict[str, str]:
+        """Return the names of its containers by the runtime's ids."""
+        return {
+            container.container_id.partition("://")[2]: container.name
+            for container in self._containers()
+            if container.container_id
+        }
+
+    def _containers(self) -> Iterator[RunningContainer]:
+        status = self.status
+        yield from status.init_container_statuses or ()
+        yield from status.container_statuses or ()
+        yield from status.ephemeral_container_statuses or ()
+
+
+PODS_ON_NODE = Resource("/api/v1", "pods", PodOnNode)
+
 
 log = logging.getLogger("weft.agent")
 

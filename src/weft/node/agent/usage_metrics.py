@@ -40,8 +40,8 @@ _TEXT = "{} of a GPU; with pod labels, of that container's use of it."
 
 
 class UsageMetrics:
-    """A prometheus-client collector for one node's GPUs. Of `labels` it tells each pod's values, by
-    which what pods use is summed up."""
+    """A prometheus-client collector for one node's GPUs. It also reports each pod's values of these
+    `labels`, so that use can be summed up by them."""
 
     def __init__(
         self,

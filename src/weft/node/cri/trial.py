@@ -23,7 +23,6 @@ from weft.model.annotations import REQUIRED_PLUGINS
 from weft.node.agent.fail_closed import ClosedTrial
 from weft.node.cri import cri_pb2 as cri
 
-CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 NAME = "weft-trial"
 NAMESPACE = "kube-system"
 NOBODY = "nobody"

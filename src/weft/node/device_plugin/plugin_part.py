@@ -9,6 +9,10 @@ from pathlib import Path
 import msgspec
 
 from weft.kube.client import ApiClient
+from weft.kube.codec import NODES
+from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.model.manifest import Api
+from weft.model.runtimes import is_from
 from weft.node.agent.accounting import Accounting
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.device_plugin.attribution import (
@@ -25,7 +29,6 @@ from weft.node.device_plugin.cdi_files import FOLDER as CDI_FOLDER
 from weft.node.device_plugin.cdi_files import CdiFiles
 from weft.node.device_plugin.device_plugins import DevicePlugins
 from weft.node.device_plugin.kubelet_api import FOLDER
-from weft.node.device_plugin.runtime_cdi import has_cdi, runtime_of
 
 log = logging.getLogger("weft.agent")
 
@@ -107,3 +110,42 @@ class DevicePluginPart:
             log.info("%s: shares reach containers by %s", runtime, "CDI" if cdi else "environment")
         files = CdiFiles(self._options.cdi_folder) if cdi else None
         return self._world._replace(cdi=files)
+
+
+# --- CDI of the runtime ---------------------------------------------------------------------------
+# Finds whether the node's container runtime resolves CDI names that a kubelet passes on.
+
+
+# The versions that enable CDI by default; a runtime with CDI disabled ignores the names.
+_FROM = {"containerd": (2, 0), "cri-o": (1, 28)}
+_AGAIN_S = 2.0
+
+
+class _NodeInfo(Api, frozen=True):
+    container_runtime_version: str = ""
+
+
+class _Status(Api, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class _Node(Api, frozen=True):
+    status: _Status = _Status()
+
+
+def has_cdi(runtime: str) -> bool:
+    """Return True if this runtime (`containerd://2.2.9`) enables CDI by default."""
+    return is_from(_FROM, *runtime.partition("://")[::2])
+
+
+async def runtime_of(client: ApiClient, node: str) -> str:
+    """Return the runtime reported by the node, `containerd://2.2.9`; wait until it is reported."""
+    while True:
+        try:
+            body = await client.call("GET", NODES.of("", node))
+            node_info = msgspec.json.decode(body, type=_Node).status.node_info
+            if node_info.container_runtime_version:
+                return node_info.container_runtime_version
+        except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+            log.warning("the node's container runtime cannot be read: %s", error)
+        await asyncio.sleep(_AGAIN_S)

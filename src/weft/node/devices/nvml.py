@@ -6,21 +6,25 @@ it is opened again at the next reading.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from weft.model import Gpu
-from weft.model.gpu_links import GpuLinks
+from weft.model import BadInputError, Gpu
+from weft.model.gpu_links import (
+    MOST_LINKED,
+    SELF,
+    UNKNOWN_NUMA,
+    GpuLinks,
+    checked_links,
+    nvlink_generation,
+)
 from weft.model.metric import Metric
-from weft.node.devices import nvml_files
 from weft.node.devices.health import CardHealth, CardSigns
-from weft.node.devices.mig import instance_index
 from weft.node.devices.nvml_counters import NvmlCounters
 from weft.node.devices.nvml_library import MIB, ask, library, model_of, running, text
-from weft.node.devices.nvml_links import read_links
 from weft.node.devices.reader import (
     DeviceError,
     DeviceUse,
@@ -28,6 +32,7 @@ from weft.node.devices.reader import (
     MigInstance,
     NoDriverError,
     ProcessUse,
+    instance_index,
 )
 from weft.node.devices.xid_watch import XidWatch
 
@@ -99,7 +104,7 @@ class NvmlReader:
 
     def shared_paths(self) -> tuple[str, ...]:
         """Return the device nodes shared by all GPUs, such as /dev/nvidiactl."""
-        return nvml_files.shared_paths(self._root)
+        return shared_paths(self._root)
 
     def use(self) -> tuple[DeviceUse, ...]:
         """Return memory, load and power of each device that answers."""
@@ -217,9 +222,9 @@ class NvmlReader:
             Gpu(index, total - reserved, model, uuid),
             reserved,
             minor,
-            nvml_files.numa_node(self._root, bus),
+            numa_node(self._root, bus),
             bus,
-            nvml_files.card_paths(minor),
+            card_paths(minor),
         )
 
     def _size(self, handle: Any) -> tuple[int, int]:
@@ -244,9 +249,7 @@ class NvmlReader:
                 parent=card.gpu.index,
                 in_service=not fault,
             )
-            paths = nvml_files.instance_paths(
-                self._root, card.minor, mig.gpu_instance, mig.compute_instance
-            )
+            paths = instance_paths(self._root, card.minor, mig.gpu_instance, mig.compute_instance)
             named = replace(mig, profile=profile)
             yield replace(card, gpu=gpu, reserved_mib=reserved, paths=paths, fault=fault, mig=named)
 
@@ -344,3 +347,119 @@ class NvmlReader:
                 sums.setdefault(sample.pid, []).append(min(sample.smUtil, 100))
         self._seen_us[index] = max([since, *(sample.timeStamp for sample in samples)])
         return {pid: sum(shares) / len(shares) / 100 for pid, shares in sums.items()}
+
+
+# --- links between cards --------------------------------------------------------------------------
+
+
+_PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""Names of NVML_TOPOLOGY_*; 0 means two GPUs of one board, which share a PCIe switch."""
+_MOST_NVLINKS = 18
+_SWITCH = 2
+
+
+def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | None:
+    """Return the links of these cards, each with its handle; None if NVML does not report all of
+    them."""
+    if not 1 < len(cards) <= MOST_LINKED:
+        return None
+    ends = [_nvlink_ends(nvml, handle) for _, handle in cards]
+    buses = [_bus(device.pci_bus_id) for device, _ in cards]
+    rows = []
+    for first, (_, handle) in enumerate(cards):
+        words = []
+        for other, (_, other_handle) in enumerate(cards):
+            switched = min(ends[first].count(""), ends[other].count(""))
+            nvlinks = ends[first].count(buses[other]) + switched
+            words.append(SELF if first == other else _path(nvml, handle, other_handle, nvlinks))
+        rows.append(" ".join(words))
+    numa = tuple(
+        UNKNOWN_NUMA if device.numa_node is None else device.numa_node for device, _ in cards
+    )
+    generation = nvlink_generation(cards[0][0].gpu.model) if any("NV" in row for row in rows) else 0
+    indexes = tuple(device.gpu.index for device, _ in cards)
+    try:
+        return checked_links(GpuLinks(indexes, tuple(rows), generation, numa), "NVML")
+    except BadInputError:  # a link that only one end reports, or an unknown path
+        return None
+
+
+def _nvlink_ends(nvml: Any, handle: Any) -> list[str]:
+    """Return the other end of each active NVLink: a device's bus, "" for a switch."""
+    ends = []
+    for link in range(_MOST_NVLINKS):
+        if not ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkState(handle, link)):  # type: ignore[misc]
+            continue
+        kind = ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))  # type: ignore[misc]
+        if kind == _SWITCH:
+            ends.append("")
+            continue
+        remote = ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))  # type: ignore[misc]
+        if remote is not None:
+            ends.append(_bus(text(remote.busId)))
+    return ends
+
+
+def _path(nvml: Any, first: Any, other: Any, nvlinks: int) -> str:
+    if nvlinks:
+        return f"NV{nvlinks}"
+    level = ask(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(first, other))
+    return _PCIE.get(max(level, 10), "") if level is not None else ""
+
+
+def _bus(address: str) -> str:
+    """Shorten the address' domain to four digits at least: NVML uses four or eight."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain.lstrip('0'):0>4}:{rest}"
+
+
+# --- facts from the machine's files ---------------------------------------------------------------
+
+
+SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+
+
+def shared_paths(root: Path) -> tuple[str, ...]:
+    """Return the existing device nodes that every container with a GPU needs."""
+    return tuple(f"/dev/{name}" for name in SHARED if (root / "dev" / name).exists())
+
+
+def card_paths(minor: int) -> tuple[str, ...]:
+    """Return the card's device node."""
+    return (f"/dev/nvidia{minor}",)
+
+
+def instance_paths(
+    root: Path, minor: int, gpu_instance: int, compute_instance: int
+) -> tuple[str, ...]:
+    """Return the card's device node and the capability nodes of its instance."""
+    gpu = root / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gpu_instance}"
+    files = (gpu / "access", gpu / f"ci{compute_instance}" / "access")
+    minors = [_device_minor(file) for file in files]
+    caps = [f"/dev/nvidia-caps/nvidia-cap{cap}" for cap in minors if cap is not None]
+    return (*card_paths(minor), *caps)
+
+
+def numa_node(root: Path, pci_bus_id: str) -> int | None:
+    """Return the NUMA node of the device on this bus; None if there is only one, or it is
+    unknown."""
+    # NVML's domain has eight digits, the kernel's four.
+    domain, _, rest = pci_bus_id.lower().partition(":")
+    try:
+        text = (root / f"sys/bus/pci/devices/{domain[-4:]}:{rest}/numa_node").read_text()
+        node = int(text)
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _device_minor(file: Path) -> int | None:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "DeviceFileMinor" and value.strip().isdecimal():
+            return int(value)
+    return None

@@ -102,3 +102,13 @@ class DeviceReader(Protocol):
     def close(self) -> None:
         """Release all resources; nothing may be read afterwards."""
         ...
+
+
+def instance_index(card: int, gpu_instance: int, compute_instance: int = 0) -> int:
+    """Return the index of a MIG instance among all of a machine's GPUs.
+
+    NVML does not number instances across cards. The index encodes the instance's position, so that
+    it stays the same while others are added or removed: GPU instance 7, compute instance 0 of card
+    2 has index 3070.
+    """
+    return 1000 * (card + 1) + 10 * gpu_instance + compute_instance

@@ -15,7 +15,8 @@ _MARK, _LOCK_FD = "WEFT_MARK", "WEFT_LOCK_FD"
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """The supervisor's `mark` (of containers about which the agent was asked) and its `lock`."""
+    """Values from the supervisor: the `mark` on containers about which it asked the agent, and its
+    `lock`."""
 
     mark: str
     lock: DeliveryLock

@@ -46,8 +46,7 @@ from weft.telemetry.feed.memory_needs import USUAL, Gpu, ObservedResidents, Resi
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.rank_correlation import spearman
-from weft.telemetry.forecast.statistics import lag_line
+from weft.telemetry.forecast.statistics import lag_line, spearman
 from weft.telemetry.meaning.answers import Floats
 from weft.telemetry.meaning.join import Devices, JoinedSamples, PodSamples
 

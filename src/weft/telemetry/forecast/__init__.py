@@ -1,14 +1,21 @@
 """Forecasts of many time series at once: arrays [series, samples] in, [series, steps] out.
 
-In: exact statistics and regressions (`statistics`), the forecasters, their backtest, and the choice
-of one for each series (`selection`). Out: what the series mean, where they come from, and the
-decisions made with them.
+In: exact statistics and regressions (`statistics`), the forecasters, their backtest, and the
+choice of one for each series (`forecasters`). Out: what the series mean, where they come from, and
+the decisions made with them.
 
 A missing sample is NaN. Samples are equally spaced; the newest is the last column.
 """
 
-from weft.telemetry.forecast.forecasters import Ar, Ewma, Forecaster, FourierAr, Last, SeasonalNaive
+from weft.telemetry.forecast.forecasters import (
+    Ar,
+    Ewma,
+    Forecaster,
+    FourierAr,
+    Last,
+    SeasonalNaive,
+    Selector,
+)
 from weft.telemetry.forecast.result import Forecast
-from weft.telemetry.forecast.selection import Selector
 
 __all__ = ["Ar", "Ewma", "Forecast", "Forecaster", "FourierAr", "Last", "SeasonalNaive", "Selector"]

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from weft.cluster.config.form import ExtenderSettings
-from weft.cluster.extender.listeners import ListenerOptions
 from weft.cluster.extender.routes import Route, default_routes, route_profiles
-from weft.cluster.extender.setup import listening_of, routes_of, with_priority
+from weft.cluster.extender.setup import ListenerOptions, listening_of, routes_of, with_priority
 from weft.cluster.http.access import AccessRule
 from weft.core.policies.catalog import built_in
 from weft.model import BadInputError

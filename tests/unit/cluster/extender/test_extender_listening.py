@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from extender_world import ROUTES, StubCluster
 
-from weft.cluster.extender import listeners
-from weft.cluster.extender.listeners import ListenerOptions, listen
+from weft.cluster.extender import setup
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
+from weft.cluster.extender.setup import ListenerOptions, listen
 from weft.model import BadInputError
 
 
@@ -28,13 +28,13 @@ async def test_one_port_or_the_originals_too(monkeypatch: pytest.MonkeyPatch) ->
         await opened(ListenerOptions("127.0.0.1", 0)),
         await opened(ListenerOptions("127.0.0.1", 0)),
     )
-    monkeypatch.setattr(listeners, "ORIGINAL_PORTS", (first[0], second[0]))
+    monkeypatch.setattr(setup, "ORIGINAL_PORTS", (first[0], second[0]))
     both = [first[0], second[0]]
     assert await opened(ListenerOptions("127.0.0.1", first[0], original_ports=True)) == both
 
 
 def test_the_originals_ports_are_what_they_were() -> None:
-    assert listeners.ORIGINAL_PORTS == (39999, 12345)
+    assert setup.ORIGINAL_PORTS == (39999, 12345)
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 from extender_world import StubCluster, args, bind_args, elastic, serving
 
 from weft.cluster.extender import server as extender_server
-from weft.cluster.extender.metrics import ExtenderMetrics
+from weft.cluster.extender.server import ExtenderMetrics
 from weft.core.engine import PodFitsNowhere, TaskFaulted, questions
 from weft.core.engine.deciding import EXPLAINING
 from weft.core.engine.pricing import PriceLists

@@ -12,11 +12,10 @@ from extender_world import StubCluster, args, bind_args, elastic
 from fakes.addresses import own_address
 from fakes.certificates import self_signed
 from weft.cluster.config.form import ExtenderSettings
-from weft.cluster.extender.listeners import listen
 from weft.cluster.extender.routes import default_routes
 from weft.cluster.extender.server import ExtenderServer
 from weft.cluster.extender.service import Extender
-from weft.cluster.extender.setup import listening_of
+from weft.cluster.extender.setup import listen, listening_of
 from weft.cluster.http.access import AccessRule
 from weft.cluster.http.tls import server_tls
 from weft.kube.pods import Pod

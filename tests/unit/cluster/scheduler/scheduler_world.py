@@ -21,7 +21,7 @@ from weft.core.framework import Policy, Profile
 from weft.core.ledger import STRICT, RequestLimits
 from weft.core.policies.packing import BestFit
 from weft.host.pages import PagesOptions
-from weft.host.scheduler_pages import StatusPages
+from weft.host.scheduler import StatusPages
 from weft.kube.client import ApiClient
 from weft.testing import AGENT_BY_NAME
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from weft.cluster.scheduler.queue_gauges import QueueGauges
+from weft.cluster.scheduler.usage_gauges import QueueGauges
 from weft.core.engine import Engine, PodAdded, PodBound
 from weft.core.framework import Profile
 from weft.core.policies.packing import BestFit

@@ -13,7 +13,7 @@ from scheduler_world import World, add_node, add_pod, world
 from fakes.lease import LeaseStub
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.host.pages import PagesOptions
-from weft.host.scheduler_pages import StatusPages
+from weft.host.scheduler import StatusPages
 from weft.model import BadInputError
 
 QUICK = PagesOptions(head_timeout_s=0.2, most_connections=3, close_s=0.2)

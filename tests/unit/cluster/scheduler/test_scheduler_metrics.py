@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from scheduler_world import add_node, add_pod, world
 
 from weft.cluster.control.typical_pods import LEAST_PODS, TypicalInput
-from weft.cluster.extender.metrics import ExtenderMetrics
+from weft.cluster.extender.server import ExtenderMetrics
+from weft.cluster.scheduler.ledger_gauges import StrandedGauges
 from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.queue_gauges import QueueGauges
-from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.cluster.scheduler.usage_gauges import QueueGauges
 from weft.core.engine import Engine
 from weft.core.framework import Profile
 from weft.core.policies.packing import BestFit

@@ -8,8 +8,7 @@ import msgspec
 from scheduler_world import World, add_node, add_pod, world
 
 from weft.cluster.scheduler.explain_client import live_explanation
-from weft.cluster.telemetry.slowdown_metrics import SlowdownMetrics
-from weft.cluster.telemetry.slowdown_observer import SlowdownObserver
+from weft.cluster.telemetry.slowdown_observer import SlowdownMetrics, SlowdownObserver
 from weft.cluster.telemetry.solo_rates import SoloProfiles
 from weft.core.explain import renderer
 from weft.core.explain.explanation import Explanation, ObservedProgress, SeparatedPair

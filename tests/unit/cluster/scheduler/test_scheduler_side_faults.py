@@ -17,10 +17,8 @@ from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.control.interface import Notice
 from weft.cluster.control.typical_pods import TypicalInput
 from weft.cluster.scheduler import metrics
-from weft.cluster.scheduler.ledger_gauges import LedgerGauges
-from weft.cluster.scheduler.metrics import SchedulerMetrics
-from weft.cluster.scheduler.pending_gauges import PendingGauges
-from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.cluster.scheduler.ledger_gauges import LedgerGauges, StrandedGauges
+from weft.cluster.scheduler.metrics import PendingGauges, SchedulerMetrics
 from weft.cluster.scheduler.usage_gauges import UsageGauges
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.core.engine import Learnt, OomRecord
@@ -110,7 +108,7 @@ async def test_a_collector_that_breaks_off_leaves_the_page(
 async def test_stranded_gpus_that_cannot_be_counted_are_told_once(
     monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("weft.cluster.scheduler.stranded_gauges.stranded_gpus", raises)
+    monkeypatch.setattr("weft.cluster.scheduler.ledger_gauges.stranded_gpus", raises)
     async with leading(caplog) as cluster:
         await goes_on(cluster, "p")
         typical = TypicalInput(cluster.live)

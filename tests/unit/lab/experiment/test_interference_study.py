@@ -9,8 +9,7 @@ import pytest
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.run.execution import run_in_memory
-from weft.lab.experiment.run.measured_pairs import PairsRunner
-from weft.lab.experiment.run.predictions import ridge, trained, truth
+from weft.lab.experiment.run.measured_pairs import PairsRunner, ridge, trained, truth
 from weft.lab.experiment.spec.experiment import ExperimentSpec, Seeds, plan
 from weft.lab.experiment.spec.workloads import MeasuredPairs
 from weft.lab.simulate.sharing import pairs

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from weft.lab.experiment.run.predictions import SpoiltPredictions, known_kinds, noisy, told
+from weft.lab.experiment.run.measured_pairs import SpoiltPredictions, known_kinds, noisy, told
 from weft.lab.simulate.sharing import pairs
 from weft.model.interference_table import InterferenceTable, InterferenceView, PredictionTier
 

@@ -13,8 +13,7 @@ import pytest
 from fakes.mps import fake_mps_control
 from fakes.nvml import FakeNvml, FakeNvmlCard
 from weft.lab.profiling.gpu_bench import BenchError, ResidentReport
-from weft.lab.profiling.machine import Machine, MachineOptions
-from weft.lab.profiling.processes import WorkloadProcess
+from weft.lab.profiling.machine import Machine, MachineOptions, WorkloadProcess
 from weft.lab.workloads.catalog import BY_NAME
 
 PATIENCE_S = 60.0
@@ -113,7 +112,7 @@ def test_a_process_that_is_killed_says_by_which_signal(start: Any) -> None:
 def test_one_that_does_not_want_to_end_is_ended(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.lab.profiling.processes.END_S", 0.2)
+    monkeypatch.setattr("weft.lab.profiling.machine.END_S", 0.2)
     for mood in ("stubborn", "silent"):
         process = start(mood)
         process.end()

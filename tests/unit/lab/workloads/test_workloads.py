@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from weft.lab.profiling.processes import path_of_workloads
+from weft.lab.profiling.machine import path_of_workloads
 from weft.lab.workloads.catalog import BY_NAME, MEMORY_MIB, WORKLOADS, Workload
 from weft.lab.workloads.running import RunOrders
 

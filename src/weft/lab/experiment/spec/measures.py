@@ -123,7 +123,8 @@ _UNKNOWN = Measure("", None, _ROUNDED)
 
 
 def measure_of(name: str) -> Measure:
-    """Return the measure with this name; one that judges nothing if the name is unknown."""
+    """Return the measure with this name; for an unknown name, a measure of which neither direction
+    is better."""
     return BY_NAME.get(name, _UNKNOWN)
 
 

@@ -378,15 +378,6 @@ class WaitingPods(Section, frozen=True, kw_only=True, tag_field="kind", tag="que
     restart_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 60
 
 
-SharedGpuWorkload = (
-    OverprovisionedJobs
-    | MeasuredPairs
-    | KnotsCluster
-    | KnotsTraining
-    | ListedJobs
-    | InferenceList
-    | ManifestPods
-)
 Workload = (
     OverprovisionedJobs
     | MeasuredPairs
