@@ -9,7 +9,7 @@ from msgspec import Meta
 from weft.files.form import Section
 from weft.model import BadInputError
 from weft.model.annotations import GPU_CORES, MOVABLE, QUEUE
-from weft.model.ceilings import MOST_GPU_MIB
+from weft.model.ceilings import MOST_GANG_PODS, MOST_GPU_MIB
 from weft.model.queue_rules import (
     Discipline,
     HeadOfLine,
@@ -73,6 +73,13 @@ class QueueingSettings(Section, frozen=True):
         "most reservations at once for each profile and priority. One, as two hold twice as much "
         "idle",
     ] = 1
+    gang_pods: Annotated[
+        int,
+        Meta(ge=1, le=2 * MOST_GANG_PODS),
+        "the most pods that a group may need to start together; pods of a group that needs more "
+        "stay pending and say so. 2048, since one decision for so many takes a second or two on "
+        "10,000 nodes, in which no other pod is decided and no request answered",
+    ] = MOST_GANG_PODS
     move: Annotated[
         bool,
         f"for a pod that fits nowhere, pods with {MOVABLE} may be moved that have room elsewhere: "

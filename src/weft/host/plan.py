@@ -119,6 +119,7 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
         queues=config.queues.rules(),
         head_of_line=config.queue.rules(),
         moves=config.queue.moves(),
+        gang_pods=config.queue.gang_pods,
         interference=plan.predictions.interference is not None,
         volume_timeout_s=config.volumes.timeout_seconds,
     )

@@ -316,6 +316,17 @@ def test_only_pods_of_a_group_that_says_something_else_moved() -> None:
     assert not view.moved, "nobody is left to tell"
 
 
+def test_a_group_that_needs_more_pods_than_are_placed_together_waits_and_says_so() -> None:
+    view, one = GroupView(most=3), shown("x", labels={LABEL: "one"})
+    view.follow("scheduler-plugins", PLUGIN_GROUPS)
+    view.use(one)
+    view.take("scheduler-plugins", Added(objects("one", 3)))
+    assert not view.read(one).unhonoured
+    view.take("scheduler-plugins", Modified(objects("one", 10_000), objects("one", 3)))
+    why = view.read(one).unhonoured
+    assert why == "group d/one needs 10,000 pods together, and queue.gangPods allows 3"
+
+
 def test_pods_that_state_one_size_tell_nobody() -> None:
     said = {f"{KOORDINATOR}name": "train", f"{KOORDINATOR}min-available": "3"}
     view = GroupView()

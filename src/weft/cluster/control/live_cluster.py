@@ -226,8 +226,7 @@ class EngineCluster:
             moves=options.moves,
         )
         self.decide: Decide = self.engine.handle  # or a recorder's around it
-        self.on_decision: list[OnDecision] = []
-        self.on_notice: list[OnNotice] = []
+        self.on_decision, self.on_notice = list[OnDecision](), list[OnNotice]()
         self.hooks, self.stores, self.parts = ClusterHooks(), list[StateStore](), list[LeaderPart]()
         self.ready, self.term = False, 0
         self.leadership, self.faults = Leadership(lease), FaultLog()
@@ -246,6 +245,7 @@ class EngineCluster:
             on_bad=self._unreadable,
             clock=client.clock,
             queues=options.queues,
+            gang_pods=options.gang_pods,
         )
         self._claims = ClaimFeeds(
             client, self._nodes, self._pods, tell=self.handle, after=self._claims_taken

@@ -11,6 +11,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.dialects.node_links import LinksRule
 from weft.kube.bind import BindOptions
+from weft.model.ceilings import MOST_GANG_PODS
 from weft.model.queue_rules import (
     NO_MOVES,
     NO_QUEUES,
@@ -27,8 +28,9 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     `names` are the schedulerNames to schedule for (None: those of all profiles), `rules` describe
     the GPUs of nodes that report none, `links` how GPUs are connected; `limits` are the ledger's,
     `queues` are teams' shares, `head_of_line` says when places are kept, `moves` when pods are
-    moved for others. `interference`: an interference table is configured. `volume_timeout_s`: how
-    long a placed pod waits until its volumes are bound.
+    moved for others. `gang_pods`: the most pods that a group may need together. `interference`: an
+    interference table is configured. `volume_timeout_s`: how long a placed pod waits until its
+    volumes are bound.
     """
 
     names: Sequence[str] | None = None
@@ -42,6 +44,7 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     queues: QueueRules = NO_QUEUES
     head_of_line: HeadOfLine = NOTHING_KEPT
     moves: MoveRules = NO_MOVES
+    gang_pods: int = MOST_GANG_PODS
     interference: bool = False
     volume_timeout_s: float = TIMEOUT_S
 

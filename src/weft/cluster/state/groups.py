@@ -31,6 +31,7 @@ from weft.kube.pods import Pod
 from weft.kube.watch import Change, Deleted
 from weft.model import Gang, PodRequest
 from weft.model.annotations import GANG
+from weft.model.ceilings import MOST_GANG_PODS
 
 KUBE_GROUPS = Resource("/apis/scheduling.k8s.io/v1beta1", "podgroups", KubePodGroup)
 OLD_KUBE_GROUPS = Resource("/apis/scheduling.k8s.io/v1alpha2", "podgroups", KubePodGroup)
@@ -91,6 +92,17 @@ def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
         ends_as_one=policy.ends_as_one,
     )
     return KnownGroup(known, warnings, policy.unhonoured)
+
+
+def _within(known: KnownGroup, most: int) -> KnownGroup:
+    """Return the group, not to be placed if it needs more than `most` pods together."""
+    if not known.gang:
+        return known
+    needs = max(known.gang.least, sum(least for _, least in known.gang.least_by_task))
+    if needs <= most:
+        return known
+    text = f"group {known.gang} needs {needs:,} pods together, and queue.gangPods allows {most:,}"
+    return known._replace(unhonoured="; ".join(filter(None, (known.unhonoured, text))))
 
 
 def words_of(pod: Pod, *, by_namespace: bool = False, written: bool = False) -> GroupWords:
@@ -267,9 +279,10 @@ class GroupView:
     """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
     group changed since they were last reported; `on_follow` is called with a system when its
     PodGroups begin to be followed. `ours` are the schedulerNames whose pods are placed here, None
-    for all."""
+    for all. Pods of a group that needs more than `most` together stay pending."""
 
-    def __init__(self, ours: Collection[str] | None = None) -> None:
+    def __init__(self, ours: Collection[str] | None = None, most: int = MOST_GANG_PODS) -> None:
+        self._most = most
         self.on_follow: list[Callable[[str], None]] = []
         self.moved: dict[str, None] = {}
         self._ours = ours
@@ -351,7 +364,7 @@ class GroupView:
         gang = words.gang
         if gang is UNSET:
             return KnownGroup(UNSET, words.warnings)
-        known = self._known(words, gang)
+        known = _within(self._known(words, gang), self._most)
         if known.gang and (members := self._members.get(gang.key)) is not None:
             return known._replace(warnings=(*known.warnings, *members.mixed(str(gang))))
         return known

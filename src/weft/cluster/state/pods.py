@@ -62,6 +62,7 @@ from weft.model import (
     PodMarks,
     PodRequest,
 )
+from weft.model.ceilings import MOST_GANG_PODS
 from weft.model.log_fields import about
 from weft.model.node import CardNames
 from weft.model.queue_rules import NO_QUEUES, QueueRules
@@ -158,6 +159,7 @@ class PodView:
         on_bad: Callable[[Pod, str], None],
         clock: Clock,
         queues: QueueRules = NO_QUEUES,
+        gang_pods: int = MOST_GANG_PODS,
     ) -> None:
         self.pods: dict[Key, Pod] = {}
         self.bad: dict[str, str] = {}
@@ -171,7 +173,7 @@ class PodView:
         self._clock, self._queues = clock, queues
         self._known_queues = {terms.name for terms in queues.queues}
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
-        self.namespaces, self.groups = NamespaceView(), GroupView(self._ours)
+        self.namespaces, self.groups = NamespaceView(), GroupView(self._ours, gang_pods)
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
         self.by_uid: Callable[[str], Pod | None] = self._by_uid.get

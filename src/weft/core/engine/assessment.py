@@ -61,6 +61,8 @@ matching."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """The most shapes whose answers are cached, and the most nodes of all of them together: about 60
 MiB."""
+FEW_ROWS = 24
+"""The most changed nodes that are counted one by one, which costs less than NumPy does."""
 MOST_LATE = 64
 """The most changed nodes whose scores are not updated until a pod comes that may run there."""
 ASKED_LATELY = 3
@@ -554,10 +556,15 @@ def _store_codes(known: Assessment, rows: Ints | None, codes: Codes) -> None:
         known.codes[:] = codes
         return
     before, counts = known.codes.take(rows), known.counts
-    moved = (codes != before).nonzero()[0]
-    for code, then in zip(codes.take(moved).tolist(), before.take(moved).tolist(), strict=True):
-        counts[code] += 1
-        counts[then] -= 1
+    if len(rows) <= FEW_ROWS:
+        for code in codes.tolist():
+            counts[code] += 1
+        for code in before.tolist():
+            counts[code] -= 1
+    else:
+        more = np.bincount(codes, minlength=CODES) - np.bincount(before, minlength=CODES)
+        for code in more.nonzero()[0].tolist():
+            counts[code] += int(more[code])
     known.codes[rows] = codes
 
 

@@ -7,7 +7,7 @@ place is."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +71,8 @@ def _plan(
     if head.pod.never_preempts or not (preemption.standings or preemption.nominations):
         return None
     rights, before = preempting.rights_of(engine, head.pod), engine.journal.seq
+    if not (rights.going or rights.beaten or preemption.lower.priorities(rights.below)):
+        return None  # there is nobody that it could end
     for guarded in (False,) if head.profile.budgets_are_law else (False, True):
         found = _search(engine, head, members, rights, now_ns, guarded=guarded)
         engine.journal.back_to(before)
@@ -101,7 +103,8 @@ def _search(
 ) -> tuple[GangPlaces, list[Victim]] | None:
     """Find places for the gang, and the pods to evict for them; None if there are none."""
     table, going = engine.ledger.table, rights.going
-    for rows, inside in _regions(engine, head, members, rights.below, guarded=guarded):
+    regions = _regions(engine, head, members, rights.below, guarded=guarded)
+    for rows, inside in islice(regions, gang_search.most_tries(members)):
         names = [table.nodes[row].name for row in rows.tolist()]
         victims = _victims(engine, names, rights, guarded=guarded)
         found = gang_search.try_without(
@@ -143,7 +146,8 @@ def _regions(
     for inside in insides:
         here = room if inside is None else np.where(inside, room, 0)
         rows = np.flatnonzero(here > 0)
-        rows = rows[np.argsort(held[rows] / here[rows], kind="stable")][:MOST_NODES]
+        rows = rows[np.argsort(held[rows] / here[rows], kind="stable")]
+        rows = rows[np.cumsum(held[rows] > 0) <= MOST_NODES]  # others lose nobody
         enough = int(np.searchsorted(np.cumsum(here[rows]), needed)) + 1
         while len(rows):
             yield rows[:enough], inside

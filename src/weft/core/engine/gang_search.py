@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from weft.core.framework import NEVER, Demand
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable
 from weft.model import Code, Gang, PodRequest, Shape
+from weft.model.ceilings import MOST_GANG_PODS
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -37,6 +39,9 @@ SEARCHED = 512
 """The most pods that are tried over all topology domains for one gang (at least one domain is
 tried); as many again may be tried in other orders."""
 
+
+TRIED = 4_096
+"""Pods that are tried over all nodes cleared for one gang, at most: one try at least."""
 
 SHAPES_SUMMED = 16
 """If a gang has more shapes than this, the room of an empty cluster is not computed."""
@@ -58,7 +63,7 @@ def find_places(
 ) -> GangPlaces:
     """Find places for as many of the waiting pods as possible, none if too few; pods in `gone`
     count as gone."""
-    waiting = list(members.waiting.values())
+    waiting = _to_place(members)
     for each in waiting:
         each.tries = max(each.tries, members.tries)
     with engine.trial(gone):
@@ -86,7 +91,7 @@ def _other_orders(
     """Try other orders for a gang of several sizes that found no places: which pod goes first, and
     where, may decide whether the others fit. A pod that found no place goes first at the next try.
     """
-    waiting, looks = members.waiting.values(), SEARCHED
+    waiting, looks = _to_place(members), SEARCHED
     tries = dict(enumerate((plan, inside) for plan in PLANS for inside in domains))
     orders = {at: sorted(waiting, key=plan.order) for at, (plan, _) in tries.items()}
     for _ in range(ROUNDS):
@@ -203,7 +208,8 @@ def _try(
     rooms: dict[Demand, Ints] = {}
     refused: set[tuple[str, Shape]] = set()
     spare = len(waiting) + len(members.placed) - members.least
-    used = _nodes_of(engine.ledger, members)
+    used = np.zeros(engine.ledger.table.count, dtype=np.bool_)
+    used[[*_nodes_of(engine.ledger, members)]] = True
     with engine.trial(gone):
         for at, each in enumerate(waiting):
             alike = each.profile.name, each.pod.shape
@@ -216,7 +222,7 @@ def _try(
                 if row >= 0:
                     chosen.append(deciding.choose_place(engine, each, known, row, now_ns))
                     _reserve(engine, chosen[-1], row)
-                    used.add(row)
+                    used[row] = True
                     continue
                 if not each.pod.shape.constraints.pods:
                     refused.add(alike)
@@ -225,8 +231,7 @@ def _try(
             spare -= 1
             if spare < 0:
                 break
-    gangs = (place.placed.pod.gang for place in chosen)
-    if members.would_do(gang for gang in gangs if gang):
+    if members.would_do([gang for place in chosen if (gang := place.placed.pod.gang)]):
         return GangPlaces(tuple(chosen), len(chosen), short, tuple(demands.items()))
     return GangPlaces((), len(chosen), short, tuple(demands.items()))
 
@@ -245,7 +250,7 @@ def _row(
     engine: Engine,
     waiting: WaitingPod,
     known: Assessment,
-    used: set[int],
+    used: Bools,
     rooms: dict[Demand, Ints],
     left: int,
     plan: Plan,
@@ -257,17 +262,16 @@ def _row(
     key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
     if known.wishes is not None:  # the pod's own preferences decide
         return deciding.best_row(known, waiting.profile, key)
-    here = [row for row in used if known.codes[row] == 0]
-    if len(here) == 1 and plan.roomiest:
-        return here[0]
-    keep = np.zeros(len(known.codes), dtype=np.bool_)
-    if here and plan.roomiest:
-        keep[here] = True
-    else:
+    fits = known.codes == 0
+    keep = fits & used
+    here = np.count_nonzero(keep) if plan.roomiest else 0
+    if here == 1:
+        return int(keep.argmax())
+    if not here:
         room = rooms.get(known.demand) if plan.roomiest else None
         if room is None:
             room = rooms[known.demand] = room_for(known.demand, engine.ledger.table)
-        fits, room = known.codes == 0, np.minimum(room, left) if plan.roomiest else -room
+        room = np.minimum(room, left) if plan.roomiest else -room
         keep = fits & (room == room.max(initial=-ANY_NUMBER, where=fits))
     narrowed = known.copied()
     narrowed.total = np.where(keep, known.total, NEVER)
@@ -315,8 +319,32 @@ def try_without(
     now_ns: int,
 ) -> GangPlaces:
     """Find places for the gang on these nodes (None: all) as if these pods were gone."""
-    waiting = sorted(members.waiting.values(), key=PLANS[0].order)
+    waiting = sorted(_to_place(members), key=PLANS[0].order)
     return _try(engine, members, waiting, inside, PLANS[0], now_ns, gone)
+
+
+def most_tries(members: GangMembers[WaitingPod]) -> int:
+    """Return on how many sets of nodes the gang may be tried, at most."""
+    return max(1, TRIED // max(1, len(members.waiting)))
+
+
+def _to_place(members: GangMembers[WaitingPod]) -> list[WaitingPod]:
+    """Return the pods that are placed together: all that wait, or the first `MOST_GANG_PODS` if it
+    needs no more. As many of each task as it needs are among them."""
+    most = max(members.least - len(members.placed), MOST_GANG_PODS)
+    if len(members.waiting) <= most:
+        return list(members.waiting.values())
+    ordered = sorted(members.waiting.values(), key=lambda each: each.key)
+    lacking = members.lacking()
+    first: list[WaitingPod] = []
+    for each in ordered:
+        task = each.pod.gang.task if each.pod.gang else ""
+        if lacking.get(task, 0) > 0:
+            lacking[task] -= 1
+            first.append(each)
+    chosen = {each.pod.uid for each in first}
+    rest = (each for each in ordered if each.pod.uid not in chosen)
+    return [*first, *islice(rest, max(0, most - len(first)))]
 
 
 def decide(

@@ -7,7 +7,7 @@ Once as many as the gang needs have places, its other pods wait one by one, as a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import UNSET
@@ -95,11 +95,18 @@ class GangMembers(Generic[W]):
         on its own."""
         return self.would_do(())
 
-    def would_do(self, more: Iterable[Gang]) -> bool:
+    def would_do(self, more: Sequence[Gang]) -> bool:
         """Return True if the gang could start once these pods too had places."""
-        tasks = self._placed + Counter(gang.task for gang in more)
         least, needed = self.least, self._of_each_task()
+        if not needed:
+            return bool(least) and len(self.placed) + len(more) >= least
+        tasks = self._placed + Counter(gang.task for gang in more)
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
+
+    def lacking(self) -> dict[str, int]:
+        """Return how many more places pods of each task need, for tasks of which the gang needs
+        some."""
+        return {task: n - self._placed[task] for task, n in self._of_each_task().items()}
 
     def decision(self, found: int = 0) -> GangDecision:
         """Return the gang's decision record when `found` of its waiting pods have places."""

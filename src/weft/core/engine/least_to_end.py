@@ -13,6 +13,7 @@ tried.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -133,6 +134,8 @@ def _find(
         regions = _wider(engine, room.rows[:needed], cheapest.rows, needed, stays)
     else:
         return None
+    if claim.members is not None:
+        regions = islice(regions, gang_search.most_tries(claim.members))
     for rows, gone in regions:
         inside: Bools = np.zeros(table.count, dtype=np.bool_)
         inside[rows] = True
@@ -144,8 +147,8 @@ def _find(
 def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> list[Placement]:
     """Return as many of the found places as the gang needs to start."""
     chosen = [(place.placed.pod.gang, place.placement) for place in found.chosen]
-    for count in range(1, len(chosen)):
-        if members.would_do(gang for gang, _ in chosen[:count] if gang):
+    for count in range(max(1, members.least - len(members.placed)), len(chosen)):
+        if members.would_do([gang for gang, _ in chosen[:count] if gang]):
             return [placement for _, placement in chosen[:count]]
     return [placement for _, placement in chosen]
 

@@ -77,9 +77,10 @@ class Turnover:
         return self._part if self._came >= FEW_PODS else 1.0
 
     def _holds(self) -> int:
-        with_gpus = {node.name for node in self._ledger.table.nodes if node.gpus}
-        held = self._ledger.holdings.values()
-        return sum(_amount(each) for each in held if each.placement.node in with_gpus)
+        table, count_on = self._ledger.table, self._ledger.count_on
+        rows = table.gpus.nonzero()[0]
+        pods = sum(count_on(table.nodes[row].name) for row in rows.tolist())
+        return int((table.cpu_total - table.cpu_free).take(rows).sum()) + pods
 
 
 def _amount(holding: Holding) -> int:

@@ -365,6 +365,10 @@ class Ledger:
         """Iterate over all holdings on this node."""
         return iter(list(self._on_node.get(node, {}).values()))
 
+    def count_on(self, node: str) -> int:
+        """Return the number of pods that hold something on this node."""
+        return len(self._on_node.get(node, ()))
+
     def follow(self) -> set[int]:
         """Return a set to which the rows of changed nodes are added from now on, in terms of the
         present layout; the caller empties it."""

@@ -6,6 +6,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import (
+    Bind,
     BindFailed,
     Engine,
     Evict,
@@ -18,6 +19,7 @@ from weft.core.engine import (
     PodSeenBound,
     Tick,
     Unschedulable,
+    gang_search,
 )
 from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework.residency import Residencies
@@ -263,6 +265,21 @@ def test_as_many_pods_of_each_task_are_needed() -> None:
     engine = engine_of(node("a", gpus=8))
     assert add(engine, *members("w0", "w1", gang=worker)) == {}
     assert set(add(engine, member("ps", server))) == {"w0", "w1", "ps"}
+
+
+def test_a_gang_that_needs_few_of_very_many_pods_is_not_decided_for_all_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_search, "MOST_GANG_PODS", 3)
+    tasks = (("ps", 1), ("worker", 1))
+    worker = Gang("volcano", "default", "job", least=2, task="worker", least_by_task=tasks)
+    engine = engine_of(node("a", gpus=8))
+    workers = members("w0", "w1", "w2", "w3", "w4", "w5", gang=worker)
+    assert add(engine, *workers) == {}
+    commands = engine.handle(PodAdded(member("ps", replace(worker, task="ps"))), 0)
+    together = {c.pod.uid for c in commands if isinstance(c, Bind) and c.record.gang}
+    assert together == {"ps", "w0", "w1"}
+    assert set(places(commands)) == {"ps", "w0", "w1", "w2", "w3", "w4", "w5"}
 
 
 def test_a_gang_of_a_higher_priority_goes_first() -> None:

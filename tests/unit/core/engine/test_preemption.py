@@ -1,5 +1,7 @@
 """Preemption: pods of lower priority end for one that fits nowhere, and its place is kept."""
 
+import time
+
 import numpy as np
 import pytest
 from engine_talk import SECOND, one_card, places, refused
@@ -25,6 +27,7 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
 )
+from weft.core.engine.gang_preempting import MOST_NODES
 from weft.core.explain.smallest_change import ChangeSearch
 from weft.core.framework import Policy, Profile, Query
 from weft.core.framework.residency import Residencies
@@ -33,7 +36,9 @@ from weft.core.ledger.table import Bools
 from weft.core.policies.kube_knots import SmallestFirst
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
+from weft.kube.lease import LeaseOptions
 from weft.model import Gang, Node, PodMarks, PodRequest
+from weft.model.ceilings import MOST_GANG_PODS
 from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, placement, pod
@@ -377,6 +382,25 @@ def test_a_gang_ends_as_many_as_it_needs_and_all_its_places_are_kept() -> None:
     assert set(places(engine.handle(PodGone(second), 30 * SECOND))) == {"g0", "g1", "g2"}
     assert not engine.preemption.nominations
     assert audit(engine.ledger) == []
+
+
+def test_a_large_gang_ends_those_that_it_lacks_places_for_where_most_nodes_are_free() -> None:
+    engine = preempting_on(*(one_card(f"n{at:02d}") for at in range(MOST_NODES + 2)))
+    bound(engine, whole("low", 1))
+    assert ended(added(engine, gang_of(MOST_NODES + 2, 9))) == ["low"]
+
+
+def test_the_largest_gang_is_decided_before_the_lease_runs_out() -> None:
+    """In the time of one decision the process does not renew its lease."""
+    options = LeaseOptions()
+    engine = preempting_on(*(one_card(f"n{at:04d}") for at in range(MOST_GANG_PODS)))
+    bound(engine, whole("low", 1))
+    *others, last = gang_of(MOST_GANG_PODS, 9)
+    added(engine, others)
+    began = time.thread_time()
+    assert ended(engine.handle(PodAdded(last), 0)) == ["low"]
+    took = time.thread_time() - began
+    assert took < options.duration_s - options.renew_s - 2 * options.request_timeout_s
 
 
 def test_a_gang_for_which_even_all_would_not_be_enough_ends_nobody() -> None:
