@@ -23,7 +23,11 @@ FAST = (
 
 @contextlib.contextmanager
 def pod_group_plane(
-    folder: Path, names: Sequence[str] = CONTROL_PLANE, *, gates: str = GATES
+    folder: Path,
+    names: Sequence[str] = CONTROL_PLANE,
+    *,
+    gates: str = GATES,
+    versions: Sequence[str] = (GROUPS,),
 ) -> Iterator[ControlPlane]:
     """Run it inside; the test is skipped where these programs cannot be had, and fails in CI."""
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +41,7 @@ def pod_group_plane(
             pytest.skip(str(error))
     options = (
         f"--feature-gates={gates}",
-        f"--runtime-config={GROUPS}=true",
+        f"--runtime-config={','.join(f'{version}=true' for version in versions)}",
         f"--disable-admission-plugins={FAST}",
     )
     with ControlPlane(found, folder, options) as plane:

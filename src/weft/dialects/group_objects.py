@@ -17,6 +17,7 @@ from weft.model.ceilings import MOST_LETTERS
 from weft.model.manifest import Api, Condition, ObjectMeta
 
 _MOST_MEMBERS, _MOST_TASKS, _MOST_SHOWN = 2**31 - 1, 1_000, 40
+_NO_COMPOSITE = "and Weft does not place several PodGroups together"
 HARD = "hard"
 """Volcano's networkTopology.mode: all pods of the group below one of its HyperNodes."""
 
@@ -117,8 +118,9 @@ def _kubernetes(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
     elif policy.basic is None:
         warnings.append("spec.schedulingPolicy is neither basic nor gang, and is read as basic")
     keys = _topology_keys(spec, warnings)
-    if spec.parent_composite_pod_group_name:
-        warnings.append("its parentCompositePodGroupName is ignored: it starts on its own")
+    unhonoured, parent = "", spec.parent_composite_pod_group_name
+    if parent:
+        unhonoured = f"it is part of CompositePodGroup {parent[:_MOST_SHOWN]}, {_NO_COMPOSITE}"
     as_one = ends_as_one(spec.disruption_mode, warnings)
     key = keys[0] if keys else ""
     return GroupPolicy(
@@ -126,6 +128,7 @@ def _kubernetes(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
         least,
         topology_key=key,
         ends_as_one=as_one,
+        unhonoured=unhonoured,
     )
 
 

@@ -158,6 +158,17 @@ async def test_a_group_that_weft_cannot_honour_waits_with_that_reason() -> None:
         await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
 
 
+async def test_pods_of_a_composite_group_wait_with_that_reason() -> None:
+    async with world(CORE) as made:
+        spec = {"schedulingPolicy": {"basic": {}}, "parentCompositePodGroupName": "all"}
+        made.server.add(f"podgroups.{CORE}", group(spec))
+        made.server.add("pods", member("a", CORE, nodeSelector={}))
+        await until(lambda: made.gangs("a"))
+        asked = made.live.parse(made.live.pods.pods["d", "a"]).shape.constraints
+        assert "it is part of CompositePodGroup all" in asked.unsupported
+        assert not made.server.get("pods", "a", "d")["spec"].get("nodeName")
+
+
 async def test_a_bound_pods_group_is_told_with_it() -> None:
     async with world(PLUGINS) as made:
         made.server.add("pods", member("a", scheduler="other"))

@@ -271,7 +271,6 @@ def test_a_pod_group_says_what_its_pods_need(system, spec, expected):
         ("kubernetes", gang_of("four"), 0, "minCount is 'four', no number of pods"),
         ("kubernetes", gang_of(2**40), 0, "no number of pods"),
         ("kubernetes", gang_of(4, disruptionMode="Most"), 4, "disruptionMode is 'Most'"),
-        ("kubernetes", gang_of(4, parentCompositePodGroupName="x"), 4, "parentComposite"),
         ("kubernetes", {}, 1, "neither basic nor gang"),
         (
             "kubernetes",
@@ -298,6 +297,16 @@ def test_a_topology_that_must_be_kept_and_cannot_be_is_a_reason_to_wait():
     assert found.warnings == ()
     assert found.unhonoured == (
         "PodGroup ns/train: spec.networkTopology with mode hard is not honoured by Weft"
+    )
+
+
+@pytest.mark.parametrize("spec", [gang_of(4), {"schedulingPolicy": {"basic": {}}}])
+def test_a_pod_group_of_a_composite_one_does_not_start_without_the_others(spec):
+    found = policy("kubernetes", **spec, parentCompositePodGroupName="all")
+    assert found.warnings == ()
+    assert found.unhonoured == (
+        "PodGroup ns/train: it is part of CompositePodGroup all, and Weft does not place several "
+        "PodGroups together"
     )
 
 

@@ -206,7 +206,7 @@ class EventReporter:
         elif isinstance(outcome.command, Unschedulable | Faulted):
             record = outcome.command.record  # a condition is not updated; later reasons are events
             if record.gang:
-                why = gang_refused_in_words(record, record.gang, request.warnings)
+                why = gang_refused_in_words(record, record.gang, request)
             else:
                 why = record.fault or self._why(request)
             self._emit(_about(pod), "FailedScheduling", why, warning=True)
@@ -219,7 +219,7 @@ class EventReporter:
         gang."""
         pod = self._live.pod(request.namespace, request.name)
         if pod is not None and pod.metadata.uid == request.uid and record.gang:
-            text = gang_refused_in_words(record, record.gang, request.warnings)
+            text = gang_refused_in_words(record, record.gang, request)
             self._waits(pod, WaitingReason(text, _reason_of(record)))
 
     def _on_notice(self, notice: Notice) -> None:

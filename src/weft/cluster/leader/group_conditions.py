@@ -129,7 +129,7 @@ class GroupConditions:
         self._told[key] = now + _INTERVAL_S, gathers
         why = self._why(command.pod) if not gang else ""
         if gang:
-            why = gang_refused_in_words(record, gang, command.pod.warnings)
+            why = gang_refused_in_words(record, gang, command.pod)
         self._write(key, f"pod {pod.metadata.name}: {why}")
 
     def _write(self, key: ObjectKey, why: str) -> None:

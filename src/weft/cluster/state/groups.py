@@ -82,7 +82,7 @@ def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
     pods to start together."""
     gang, warnings = words.gang, (*words.warnings, *policy.warnings)
     if gang is UNSET or not policy.is_gang:
-        return KnownGroup(UNSET, warnings)
+        return KnownGroup(UNSET, warnings, policy.unhonoured)
     known = replace(
         gang,
         least=policy.least,

@@ -15,7 +15,7 @@ from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
 from weft.core.framework.connection import ChosenLinks
-from weft.model import Code, Reason, Share
+from weft.model import Code, PodRequest, Reason, Share
 
 BOUNDED = "not every placement of its GPU shares was tried: another may be better"
 
@@ -232,12 +232,15 @@ def gang_in_words(gang: GangDecision) -> str:
     return f"{needs}, and has {gang.found:,}"
 
 
-def gang_refused_in_words(record: Record, gang: GangDecision, notes: Sequence[str] = ()) -> str:
-    """Return the text of the event and the PodScheduled condition of pods of a waiting group.
-    `notes` are on the pod; those about its group may say why it has too few pods."""
-    text = gang_in_words(gang)
+def gang_refused_in_words(record: Record, gang: GangDecision, pod: PodRequest) -> str:
+    """Return the text of the event and the PodScheduled condition of a pod of a waiting group.
+    Warnings on the pod about its group may say why it has too few pods."""
+    text, unsupported = gang_in_words(gang), pod.shape.constraints.unsupported
+    if unsupported:
+        text += f"; {unsupported}"
     if gang.there < gang.least or not gang.least:
-        return "; ".join((text, *(note for note in notes if f" of group {gang.name} " in note)))
+        notes = (note for note in pod.warnings if f" of group {gang.name} " in note)
+        return "; ".join((text, *notes))
     reasons = [Reason(Code(code), n) for code, n in enumerate(record.counts) if code and n]
     reasons.sort(key=lambda reason: -reason.nodes)
     return f"{text}; the next one fits none of {sum(record.counts):,} nodes: " + ", ".join(
