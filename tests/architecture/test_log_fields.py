@@ -13,6 +13,7 @@ OTHERS = {
     "waiting for the lease %s/%s",
     "%s/%s: key %s %s: %s",
     "the condition of PodGroup %s/%s is not written now: %s",
+    "the status of PodGroup %s/%s is not written now: %s",
 }
 """Constructors of records of Leases and ConfigMaps, and what is said of PodGroups."""
 _ELSEWHERE = ("lab", "testing")

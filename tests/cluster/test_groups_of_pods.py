@@ -33,6 +33,7 @@ def serve_pod_groups(api: Api) -> None:
                     "name": "v1alpha1",
                     "served": True,
                     "storage": True,
+                    "subresources": {"status": {}},
                     "schema": {"openAPIV3Schema": ANYTHING},
                 }
             ],
@@ -109,3 +110,40 @@ def test_a_group_is_bound_as_one_or_waits_and_holds_nothing(
         api.delete("Pod", "t0", namespace)
         wait(lambda pods: bound(pods) == 3, "late")
         assert audit(audited(control_plane, namespace)) == []
+
+
+def test_a_groups_status_is_written_until_another_one_writes_it(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    api = control_plane.api
+    serve_pod_groups(api)
+    nodes(control_plane, 4)
+
+    def shows(name: str, **status: object) -> None:
+        def wanted(groups: Objects) -> Objects:
+            named = [one for one in groups if one["metadata"]["name"] == name]
+            return [one for one in named if status.items() <= one.get("status", {}).items()]
+
+        api.wait_for(wanted, "PodGroup", namespace, GROUPS)
+
+    def become(phase: str, *names: str) -> None:
+        for name in names:
+            api.patch("Pod", name, {"status": {"phase": phase}}, namespace, part="status")
+
+    with weft(control_plane, tmp_path, ALONE):
+        api.create(group("train", 2), namespace)
+        control_plane.create_pods(namespace, [member("t0", "train")])
+        shows("train", phase="Pending")
+        control_plane.create_pods(namespace, [member("t1", "train")])
+        shows("train", phase="Scheduling")
+        become("Running", "t0", "t1")
+        shows("train", phase="Running", running=2)
+
+        theirs = {"status": {"phase": "Unknown"}}
+        api.patch("PodGroup", "train", theirs, namespace, GROUPS, part="status")
+        become("Succeeded", "t0", "t1")
+        api.create(group("next", 1), namespace)
+        control_plane.create_pods(namespace, [member("n0", "next")])
+        become("Running", "n0")
+        shows("next", phase="Running", running=1)
+        shows("train", phase="Unknown", running=2)

@@ -20,8 +20,11 @@ def led(
     lease: LeaseHolder | None = None,
     config_map: OwnConfigMap | None = None,
     past_scheduler: Treatment = "charge",
+    group_status: bool = True,
     **options: Any,
 ) -> LeaderParts:
     """The parts over a cluster of these profiles; `options` are `EngineClusterOptions`."""
     live = EngineCluster(client, profiles, lease=lease, options=EngineClusterOptions(**options))
-    return LeaderParts(live, config_map=config_map, past_scheduler=past_scheduler)
+    return LeaderParts(
+        live, config_map=config_map, past_scheduler=past_scheduler, group_status=group_status
+    )

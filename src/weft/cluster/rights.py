@@ -56,8 +56,12 @@ PREEMPTION = (*_rights("delete", "pods"), *_rights("create", "pods/eviction"))
 BUDGETS = _rights("list watch", "poddisruptionbudgets", group="policy")
 """In addition to `SCHEDULER`, if a profile preempts. Without these rights disruption budgets are
 ignored."""
-GROUP_STATUS = _rights("patch", "podgroups/status", group="scheduling.k8s.io")
-"""To write conditions on Kubernetes' PodGroups; without this right they are not written."""
+GROUP_STATUS = {
+    KUBERNETES: _rights("patch", "podgroups/status", group="scheduling.k8s.io"),
+    SCHEDULER_PLUGINS: _rights("patch", "podgroups/status", group="scheduling.x-k8s.io"),
+}
+"""To write conditions on Kubernetes' PodGroups, and the status of scheduler-plugins'; without these
+rights they are not written."""
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:

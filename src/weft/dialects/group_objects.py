@@ -10,6 +10,8 @@ group that cannot be read causes a warning on its pods, which stay pending.
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS, VOLCANO, least_of
 from weft.dialects.system import timestamp_ns
 from weft.model import BadInputError
@@ -66,15 +68,41 @@ class PodGroupSpec(Api, frozen=True, gc=False):
 
 
 class PodGroupStatus(Api, frozen=True, gc=False):
-    """status of a PodGroup: only the conditions, which Weft writes."""
+    """status of a PodGroup, as far as Weft writes it: conditions of Kubernetes' own, all else of
+    scheduler-plugins'."""
 
     conditions: list[Condition] | None = None
+    phase: Any = ""
+    running: Any = 0
+    succeeded: Any = 0
+    failed: Any = 0
+    occupied_by: Any = ""
+    schedule_start_time: Any = None
+
+
+class WrittenFields(Api, frozen=True, gc=False):
+    """fieldsV1 of one entry of managedFields: only the fields of the status."""
+
+    status: dict[str, Any] | None = msgspec.field(default=None, name="f:status")
+
+
+class ManagedFields(Api, frozen=True, gc=False):
+    """One entry of metadata.managedFields: the fields that a client wrote."""
+
+    manager: str = ""
+    fields_v1: WrittenFields = WrittenFields()
+
+
+class PodGroupMeta(ObjectMeta, frozen=True, gc=False):
+    """metadata of a PodGroup."""
+
+    managed_fields: list[ManagedFields] | None = None
 
 
 class KubePodGroup(Api, frozen=True, gc=False):
     """A PodGroup of any of the three systems."""
 
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: PodGroupMeta = PodGroupMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
 

@@ -80,6 +80,12 @@ class QueueingSettings(Section, frozen=True):
         "stay pending and say so. 2048, since one decision for so many takes a second or two on "
         "10,000 nodes, in which no other pod is decided and no request answered",
     ] = MOST_GANG_PODS
+    pod_group_status: Annotated[
+        bool,
+        "write the phase and the counts of pods on scheduler-plugins' PodGroups, except on those "
+        "whose status anybody else ever wrote. On, as it shows nothing where their controller does "
+        "not run",
+    ] = True
     move: Annotated[
         bool,
         f"for a pod that fits nowhere, pods with {MOVABLE} may be moved that have room elsewhere: "

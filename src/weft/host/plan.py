@@ -127,6 +127,7 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
         EngineCluster(client, plan.profiles, lease=elector, options=options),
         config_map=own_config_map(client, config, config.oom_history.name),
         past_scheduler=config.past_scheduler,
+        group_status=config.queue.pod_group_status,
     )
 
 

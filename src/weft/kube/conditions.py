@@ -31,7 +31,11 @@ def transition_time(clock: Clock) -> str:
 
 
 async def patch_status(
-    client: ApiClient, path: str, meta: Mapping[str, str], status: Mapping[str, object]
+    client: ApiClient,
+    path: str,
+    meta: Mapping[str, str],
+    status: Mapping[str, object],
+    content_type: str = STRATEGIC_PATCH,
 ) -> None:
     """Patch the status of the object with the uid in `meta`, and with its resourceVersion if given.
 
@@ -40,7 +44,7 @@ async def patch_status(
     """
     body = msgspec.json.encode({"metadata": meta, "status": status})
     try:
-        await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH)
+        await client.call("PATCH", path, body, content_type=content_type)
     except ApiError as error:
         if error.code == ANOTHER_POD:
             raise NotFoundError(error.status) from error

@@ -192,7 +192,7 @@ class GroupConditions:
                 return True  # already logged for another group
             if code == 403:
                 self._refused = True
-                lacking = ", ".join(map(str, GROUP_STATUS))
+                lacking = ", ".join(map(str, GROUP_STATUS[KUBERNETES]))
                 log.warning("PodGroups' conditions are not updated: may not %s", lacking)
                 return True
             text = "the condition of PodGroup %s/%s is not written now: %s"

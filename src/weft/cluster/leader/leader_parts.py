@@ -14,6 +14,7 @@ from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
 from weft.cluster.eviction.preemptor import Preemptor
 from weft.cluster.leader.gpushare_units import UnitMismatches
 from weft.cluster.leader.group_conditions import GroupConditions
+from weft.cluster.leader.group_status import GroupStatuses
 from weft.cluster.leader.started_marks import StartedMarks
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
@@ -27,7 +28,7 @@ from weft.core.engine import (
 )
 from weft.core.engine.reasons import summarise
 from weft.core.explain.sentences import pending_in_words
-from weft.dialects.groups import KUBERNETES
+from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS
 from weft.kube.configmap import OwnConfigMap
 from weft.model import PodRequest
 
@@ -36,7 +37,8 @@ class LeaderParts:
     """Parts of one live cluster that run only in the leader.
 
     `config_map` stores the OOM history and learnt peaks; `past_scheduler` says how to treat pods
-    with Weft's schedulerName that another party bound."""
+    with Weft's schedulerName that another party bound. `group_status`: statuses of
+    scheduler-plugins' PodGroups are written."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class LeaderParts:
         *,
         config_map: OwnConfigMap | None = None,
         past_scheduler: Treatment = "charge",
+        group_status: bool = True,
     ) -> None:
         self.live = live
         client, pods, nodes = live.client, live.pods, live.nodes
@@ -77,6 +80,8 @@ class LeaderParts:
         )
         self.started = StartedMarks(client, pods, nodes, live.may_write)
         self.groups = GroupConditions(client, pods, self._waits_for, live.may_write)
+        self.group_statuses = GroupStatuses(client, pods, live.may_write)
+        self._group_status = group_status
         self.units = UnitMismatches(nodes, live.options.gpushare_unit, live.notice)
         self.ends = OomWatch(pods, self._peak_mib)
         self.oom_history = OomHistoryStore(
@@ -111,8 +116,16 @@ class LeaderParts:
             self.evictor.evict(command)
 
     def _followed(self, system: str) -> None:
+        live, statuses = self.live, self.group_statuses
         if system == KUBERNETES:  # otherwise decisions are of no interest
-            self.live.on_decision.append(self.groups.hear)
+            live.on_decision.append(self.groups.hear)
+        if system == SCHEDULER_PLUGINS and self._group_status:
+            live.on_decision.append(statuses.hear)
+            live.hooks.bound.append(statuses.observe)
+            live.hooks.gone.append(statuses.forget)
+            live.parts.append(statuses)
+            if live.leadership.here:
+                statuses.lead()
 
     def _waits_for(self, request: PodRequest) -> str:
         engine = self.live.engine

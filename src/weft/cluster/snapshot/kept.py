@@ -215,7 +215,7 @@ def _pod_group(group: KubePodGroup) -> KubePodGroup:
         network_topology={"mode": HARD} if hard else None,
         sub_group_policy=[{}] if spec.sub_group_policy else None,
     )
-    return KubePodGroup(metadata=_meta(group.metadata), spec=spec)
+    return KubePodGroup(metadata=_meta(replace(group.metadata, managed_fields=None)), spec=spec)
 
 
 def _count(value: Any) -> int | str | None:
