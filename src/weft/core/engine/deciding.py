@@ -56,7 +56,7 @@ from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.framework.signals import Bytes, Floats, SignalsView
 from weft.core.ledger import FAR, Holding, Ledger
 from weft.core.ledger.table import Ints, LedgerTable
-from weft.model import Code, Placement, PodRequest, Shape, Share
+from weft.model import ChosenVolume, Code, Placement, PodRequest, Shape, Share
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -123,8 +123,10 @@ def hold(engine: Engine, chosen: ChosenPlace, now_ns: int, out: list[Command]) -
         name, wrong = placed.profile.lead.name, "chose a place that does not fit"
         raise RuntimeError(f"{name} {wrong}: {placement}")
     engine.placed[pod.uid] = placed
-    node = table.nodes[table.row_of[placement.node]]
-    chosen_volumes = engine.existing.choose(pod, shape, node) if pod.claims else ()
+    chosen_volumes: tuple[ChosenVolume, ...] = ()
+    if pod.claims:
+        node = table.nodes[table.row_of[placement.node]]
+        chosen_volumes = engine.existing.choose(pod, shape, node)
     engine.existing.put_asked(pod, placement.node, chosen_volumes)
     if engine.harvest.closed:
         engine.harvest.close()

@@ -189,7 +189,7 @@ class Engine:
         wake = self.queue.next_ns()
         if self.price_lists.lists:
             self._price(partial(self.price_lists.renew, now_ns))
-        if isinstance(event, events.PodGone | events.PodSeenBound | events.Tick):
+        if isinstance(event, events.WORKS_AHEAD):
             self._work_ahead()
         if self.peaks.fresh:
             out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
@@ -590,7 +590,8 @@ class Engine:
         """Return the assessor's answers about the shape, narrowed by the pod's and other pods'
         rules about each other."""
         constraints, existing, table = shape.constraints, self.existing, self.ledger.table
-        has_rules, found = constraints.pods or constraints.storage, list[PodAnswer]()
+        has_rules = constraints.pods or constraints.storage
+        found: Sequence[PodAnswer] = ()
         bare = assessor.without_rules(shape) if has_rules else shape
         if constraints.judged_elsewhere or constraints.unsupported:
             return assessor.assess(profile, bare)

@@ -272,6 +272,8 @@ Event = (
 MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
 """Events with measurements or stored data: if handling one fails, the engine continues without
 it."""
+WORKS_AHEAD = (PodGone, PodSeenBound, Tick)
+"""Events after which scores are computed ahead, as nobody waits for them."""
 
 
 class Bind(msgspec.Struct, frozen=True, gc=False):
