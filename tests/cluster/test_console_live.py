@@ -58,8 +58,8 @@ def pictures(url: str, token: str = "") -> Iterator[Picture]:
     connection.close()
 
 
-def until(url: str, wanted: Callable[[Picture], bool]) -> Picture:
-    for number, picture in enumerate(pictures(url)):
+def until(url: str, wanted: Callable[[Picture], bool], token: str = "") -> Picture:
+    for number, picture in enumerate(pictures(url, token)):
         if wanted(picture):
             return picture
         assert number < 240, "two minutes of pictures"

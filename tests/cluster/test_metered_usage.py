@@ -24,13 +24,16 @@ GROUPS = {
     **{
         f"{name}:weft_gpu_memory_{what}_gib": (by, f"{hours}gib_hours")
         for name, by in BY.items()
-        for what, hours in (("held", ""), ("idle", "idle_"), ("lent", "lent_"))
+        for what, hours in (
+            *(("held", ""), ("idle", "idle_")),
+            *(("lent", "lent_"), ("borrowed", "borrowed_")),
+        )
     },
     "queue:weft_gpus_borrowed": ("queue", "borrowed_gpu_hours"),
 }
-del GROUPS["queue:weft_gpus_used"]  # a pod's queue is known to the scheduler alone
 TOTALS = {
     "cluster:weft_gpus": "capacity_gpu_hours",
+    "cluster:weft_gpus_used": "used_gpu_hours",
     "cluster:weft_gpus_stranded": "stranded_gpu_hours",
     "cluster:weft_gpu_memory_lent_gib": "lent_gib_hours",
 }
@@ -108,7 +111,8 @@ def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path
     with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
         asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
         told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
-        names = ("idle_gib_hours", "lent_gib_hours", "borrowed_gpu_hours")
+        memory = ("idle_gib_hours", "lent_gib_hours", "borrowed_gib_hours")
+        names = ("used_gpu_hours", *memory, "borrowed_gpu_hours")
         unknown = dict.fromkeys(names, None)
         assert told["rows"] == [
             {"group": "a", "gpu_hours": 1, "gib_hours": 2, **unknown},
@@ -116,11 +120,12 @@ def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path
         ]
         assert {told[name] for name in (*TOTALS.values(), "idle_gpu_hours")} == {None}
         table = command(*asked)
-        assert table.stdout.splitlines()[2].split() == ["b", "1.00", *["unknown"] * 4]
+        assert table.stdout.splitlines()[2].split() == ["b", "1.00", *["unknown"] * 6]
         assert "GPU-hours of all cards unknown, idle unknown" in (table.stdout + table.stderr)
         rows = command(*asked, "-o", "csv").stdout.splitlines()
-        head = f"queue,gpu_hours,gib_hours,{','.join(names)}"
-        assert rows == [head, "a,1.0,2.0,,,", "b,1.0,,,,"]
+        more = ",".join((*memory, "borrowed_gpu_hours"))
+        head = f"queue,gpu_hours,used_gpu_hours,gib_hours,{more}"
+        assert rows == [head, "a,1.0,,2.0,,,,", "b,1.0,,,,,,"]
         assert "<td>unknown</td>" in command(*asked, "-o", "html").stdout
 
 
@@ -147,6 +152,30 @@ def test_what_is_used_of_workloads_beyond_those_told_by_name_is_of_the_others(
     assert used == {"a": pytest.approx(1), "(others)": pytest.approx(0.75)}
 
 
+@pytest.mark.parametrize("configured", ["team-a", "other"])
+def test_what_is_used_of_queues_that_are_not_configured_is_of_the_others(
+    configured: str, tmp_path: Path
+) -> None:
+    rest = "other queues" if configured == "other" else "other"
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
+    lines = []
+    for rule, values in (
+        ("held", {configured: 3, rest: 2}),
+        ("used", {configured: 1, "b": 0.5, "c": 0.25}),
+    ):
+        lines.append(f"# TYPE queue:weft_gpus_{rule} gauge")
+        for name, value in values.items():
+            series = f'queue:weft_gpus_{rule}{{queue="{name}"}}'
+            lines += [f"{series} {value} {at}" for at in times]
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
+        told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
+    used = {row["group"]: row["used_gpu_hours"] for row in told["rows"]}
+    assert used == {configured: pytest.approx(1), rest: pytest.approx(0.75)}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_path: Path) -> None:
     """In Prometheus' own rule engine: pods use several GPUs with several containers, and their
@@ -154,8 +183,11 @@ def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_pa
     promtool = shutil.which("promtool")
     if promtool is None:
         lacking(NO_PROMETHEUS)
-    chance, series = random.Random(seed), list[dict[str, str]]()
-    sums = {by: defaultdict[str, float](float) for by in ("namespace", "workload", "label")}
+    chance, cards = random.Random(seed), 0.0
+    series = list[dict[str, str]]()
+    sums = {
+        by: defaultdict[str, float](float) for by in ("namespace", "workload", "queue", "label")
+    }
 
     def add(metric: str, number: float, **labels: str) -> None:
         text = ",".join(f'{key}="{said}"' for key, said in labels.items())
@@ -165,9 +197,11 @@ def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_pa
         pod = {"namespace": chance.choice("xy"), "pod": f"p{number}", "job": "weft/weft-agent"}
         groups = {"workload": f"{pod['namespace']}/Job/{chance.choice('ab')}"}
         groups["label"] = chance.choice(("red", "(no label)"))
+        groups["queue"] = chance.choice(("team-a", pod["namespace"]))
         for scraped in range(chance.choice((1, 2))):
             on = {**pod, "instance": f"i{scraped}"}
             add("weft_agent_pod_workload", 1, **on, workload=groups["workload"])
+            add("weft_agent_pod_queue", 1, **on, queue=groups["queue"])
             add("weft_agent_pod_label", 1, **on, label="team", value=groups["label"])
         for gpu in range(chance.choice((0, 1, 3))):
             for container in "ab"[: chance.choice((1, 2))]:
@@ -176,7 +210,13 @@ def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_pa
                 add("DCGM_FI_DEV_GPU_UTIL", percent, **pod, **labels, instance="i0")
                 for by, group in {"namespace": pod["namespace"], **groups}.items():
                     sums[by][group] += percent / 100
-    asked = []
+            percent = 25 * chance.randrange(5)  # of the card, whoever used it
+            cards += percent / 100
+            add(
+                "DCGM_FI_DEV_GPU_UTIL", percent, job=pod["job"], gpu=str(gpu), instance=f"c{number}"
+            )
+    whole = {"labels": "cluster:weft_gpus_used", "value": cards}
+    asked = [{"expr": "cluster:weft_gpus_used", "eval_time": "2m", "exp_samples": [whole]}]
     for by, totals in sums.items():
         label = 'label="team",value' if by == "label" else by
         samples = [

@@ -211,8 +211,8 @@ def _table(found: "Usage", by: str) -> tuple[list[str], list[list[str]]]:
 def _sums(found: "Usage") -> str:
     return (
         f"{found.hours:,.2f} hours; GPU-hours of all cards {found.capacity_gpu_hours:,.1f}, "
-        f"idle {found.idle_gpu_hours:,.1f}, stranded {found.stranded_gpu_hours:,.1f}; GiB-hours "
-        f"lent {found.lent_gib_hours:,.1f}."
+        f"used {_known(found.used_gpu_hours)}, idle {found.idle_gpu_hours:,.1f}, stranded "
+        f"{found.stranded_gpu_hours:,.1f}; GiB-hours lent {found.lent_gib_hours:,.1f}."
     )
 
 
@@ -299,6 +299,7 @@ _METERED = {
     "gib_hours": "GiB-hours",
     "idle_gib_hours": "idle GiB-hours",
     "lent_gib_hours": "lent GiB-hours",
+    "borrowed_gib_hours": "borrowed GiB-hours",
     "borrowed_gpu_hours": "borrowed GPU-hours",
 }
 

@@ -33,7 +33,7 @@ def test_the_table_has_sums_and_what_nobody_held(weft: Weft, decisions: Path) ->
     row = said.out.splitlines()[1].split()
     assert row == ["default", "2", "3.00", "33.3", "32.0", "0.0", "0.0", "0.0"]
     told = " ".join((said.out + said.err).split())
-    assert "3.00 hours; GPU-hours of all cards 9.0, idle 6.0, stranded" in told
+    assert "3.00 hours; GPU-hours of all cards 9.0, used unknown, idle 6.0, stranded" in told
     assert "stranded 0.0; GiB-hours lent 0.0." in told
 
 

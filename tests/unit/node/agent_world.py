@@ -24,6 +24,7 @@ from weft.model.delivery import (
     DeliveryRecord,
     encode_delivery,
 )
+from weft.node.agent.usage import WatchedPod
 from weft.node.devices.fake import FakeReader
 from weft.node.nri import nri_pb2 as nri
 from weft.node.supervisor.handed_over import HandedOver
@@ -90,6 +91,11 @@ class NodeWorld:
         await self.runtime.has_plugin(started)
         while hears_api and made.pods.node is None:
             await asyncio.sleep(0.005)
+
+    def watched(self, name: str) -> WatchedPod | None:
+        """The pod of this name, as the agent watches what it uses; None until it has heard of
+        it."""
+        return None if self._made is None else self._made.pods.watched(self.uids[name])
 
     @property
     def stands_by(self) -> bool:

@@ -1,9 +1,11 @@
 """Use of each GPU by container, as the agent measures it and Weft's own telemetry reads it."""
 
+import asyncio
 import re
 from pathlib import Path
 
 import numpy as np
+from agent_world import node_world
 from usage_world import SERVE, TRAIN, Machine, record
 
 from weft.host.agent import AgentPages
@@ -129,9 +131,9 @@ async def test_labels_are_dcgm_exporters(tmp_path: Path) -> None:
         }
 
 
-async def test_workload_and_labels_of_pods_that_use_gpus_are_told(tmp_path: Path) -> None:
+async def test_workload_queue_and_labels_of_pods_that_use_gpus_are_told(tmp_path: Path) -> None:
     machine = Machine(tmp_path, f"[{CARD}, count: 2}}]")
-    told = {"workload": "ml/Job/train", "team": "red", "tier": "a"}
+    told = {"workload": "ml/Job/train", "queue": "night", "team": "red", "tier": "a"}
     machine.pods.add(TRAIN, "train", record(TRAIN, gpu0=5000), "main", **told)
     machine.pods.add(SERVE, "serve", None, "web")
     machine.of_pod(0, 3000, TRAIN, "main")
@@ -139,14 +141,27 @@ async def test_workload_and_labels_of_pods_that_use_gpus_are_told(tmp_path: Path
     await machine.read()
     assert groups(machine) == {
         ("ml", "train", "ml/Job/train"): 1,
+        ("ml", "train", "night"): 1,
         ("ml", "train", "team", "red"): 1,
     }
     machine.of_pod(1, 700, SERVE, "web")
     await machine.read()
     assert {
         ("ml", "serve", "ml/(no owner)"),
+        ("ml", "serve", "ml"),
         ("ml", "serve", "team", "(no label)"),
     } <= groups(machine).keys()
+
+
+async def test_a_pod_of_the_api_is_in_its_workload_and_its_teams_queue(tmp_path: Path) -> None:
+    async with node_world(tmp_path) as world:
+        world.add_pod("train", labels={"kueue.x-k8s.io/queue-name": "night"})
+        world.add_pod("serve")
+        await world.start_agent()
+        while not ((train := world.watched("train")) and (serve := world.watched("serve"))):
+            await asyncio.sleep(0.005)
+    assert (train.queue, train.workload) == ("night", f"{train.namespace}/ReplicaSet/r")
+    assert serve.queue == serve.namespace
 
 
 def groups(machine: Machine) -> dict[tuple[str, ...], float]:

@@ -37,10 +37,11 @@ class Pods:
         promised: DeliveryRecord | None,
         *containers: str,
         workload: str = "",
+        queue: str = "",
         **labels: str,
     ) -> None:
         ids = {IDS[container]: container for container in containers}
-        self.known[uid] = WatchedPod(uid, "ml", name, promised, ids, workload, labels)
+        self.known[uid] = WatchedPod(uid, "ml", name, promised, ids, workload, labels, queue)
 
     def watched(self, uid: str) -> WatchedPod | None:
         return self.known.get(uid)

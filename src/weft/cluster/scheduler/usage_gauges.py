@@ -1,5 +1,5 @@
-"""Reports the GPUs and memory that pods hold, leave idle and lend as gauges, by namespace, workload
-and configured labels.
+"""Reports the GPUs and memory that pods hold, leave idle, lend and borrow as gauges, by namespace,
+workload and configured labels.
 
 GPUs are charged and grouped as `weft usage` does for a decisions file. Pods name workloads and
 labels as they like: in each grouping, as many groups as configured are reported by name, those that
@@ -22,29 +22,31 @@ from weft.core.engine import Engine
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import QueueUse, bounds, charge_of
 from weft.core.ledger import Holding
-from weft.core.record.lent_and_stranded import LentMemory
+from weft.core.record.lent_and_stranded import LentMemory, Loan
 from weft.core.record.usage import GROUPINGS, UsedBy, by_label
 from weft.kube.pods import Pod
 from weft.model import Node
 from weft.model.queue_rules import QueueAmounts
-from weft.model.usage_groups import OTHERS
+from weft.model.usage_groups import OTHER_QUEUE, OTHER_QUEUES, OTHERS
 
 _GPUS = "GPUs that its pods hold."
 _MIB = {
     "held": "GPU memory that its pods hold, MiB.",
     "idle": "GPU memory that its pods hold and were measured not to need, MiB.",
     "lent": "GPU memory of its pods that others hold meanwhile, MiB.",
+    "borrowed": "GPU memory that its pods hold beyond what each GPU has, MiB.",
 }
 
 
 class HeldGpus(NamedTuple):
-    """GPUs and their memory held by the pods of one group, and how much of the memory is idle and
-    lent."""
+    """GPUs and their memory held by the pods of one group, and how much of the memory is idle, lent
+    and borrowed."""
 
     milli: int = 0
     held_mib: int = 0
     idle_mib: int = 0
     lent_mib: int = 0
+    borrowed_mib: int = 0
 
     def plus(self, other: "HeldGpus") -> "HeldGpus":
         """Return the sum of both."""
@@ -97,7 +99,7 @@ class UsageGauges:
                 yield gauge(f"weft_{name}_gpu_memory_{what}_mib", text, memory, *by)
 
         queues = queues if self._queues.reported else {}  # queues are reported only if they count
-        for what in ("idle", "lent"):
+        for what in ("idle", "lent", "borrowed"):
             memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
             yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
 
@@ -109,26 +111,27 @@ class UsageGauges:
         together: dict[tuple[str, ...], list[int]] = {}
         counted = self._holdings()
         for known in counted.values():
-            total = together.setdefault(known.groups, [0, 0, 0, 0])
+            total = together.setdefault(known.groups, [0, 0, 0, 0, 0])
             total[0] += known.held.milli
             total[1] += known.held.held_mib
             total[2] += known.held.idle_mib
-        for uid, lent_mib in self._lent().items():
-            if (lender := counted.get(uid)) is not None:
-                together[lender.groups][3] += lent_mib
+        for uid, loan in self._loans():
+            if (holder := counted.get(uid)) is not None:
+                together[holder.groups][3] += loan.lent_mib
+                together[holder.groups][4] += loan.borrowed_mib
         sums: list[dict[str, HeldGpus]] = [{} for _ in self._groupings]
         for groups, amounts in together.items():
             for held, group in zip(sums, groups, strict=True):
                 held[group] = held.get(group, HeldGpus()).plus(HeldGpus(*amounts))
         return sums
 
-    def _lent(self) -> dict[str, int]:
-        """Return the memory that each pod lends, MiB, as `weft usage` computes it from a file."""
-        ledger, table = self._live.engine.ledger, self._live.engine.ledger.table
+    def _loans(self) -> Iterator[tuple[str, Loan]]:
+        """Yield what pods lend and borrow, by UID, as `weft usage` computes it from a file."""
+        engine, table = self._live.engine, self._live.engine.ledger.table
         beyond = np.asarray(table.memory_used) > table.device_memory_total
-        lent = LentMemory(ledger)
-        nodes = {table.nodes[row].name for row in table.device_node[beyond]}
-        return {uid: lent.of(name, uid) for name in nodes for uid in lent.look(name)}
+        lent = LentMemory(engine)
+        for name in {table.nodes[row].name for row in table.device_node[beyond]}:
+            yield from ((uid, lent.of(name, uid)) for uid in lent.look(name))
 
     def _holdings(self) -> dict[str, _Counted]:
         """Return all holdings of GPUs by UID; unchanged ones are not counted again."""
@@ -180,8 +183,6 @@ class UsageGauges:
 # --- teams' queues --------------------------------------------------------------------------------
 
 
-OTHER = "other"
-"""The name for all queues that are not configured."""
 _ALL = QueueAmounts(gpu_milli=0, memory_mib=0, core_milli=0)
 
 Gauges = dict[tuple[str, str], float]
@@ -198,7 +199,7 @@ class QueueGauges:
         self._engine = engine
         self._named = {terms.name for terms in engine.teams.rules.queues}
         # A name that no configured queue has.
-        self._rest = OTHER if OTHER not in self._named else f"{OTHER} queues"
+        self._rest = OTHER_QUEUES if OTHER_QUEUE in self._named else OTHER_QUEUE
 
     @property
     def reported(self) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from weft.cluster.telemetry.cluster_history import TraceSpan
 from weft.model import BadInputError
-from weft.model.usage_groups import OTHERS
+from weft.model.usage_groups import OTHER_QUEUE, OTHER_QUEUES, OTHERS
 from weft.telemetry.meaning.answers import QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
 
@@ -22,16 +22,17 @@ _OF_ALL = {
     "gib_hours": "weft_gpu_memory_held_gib",
     "idle_gib_hours": "weft_gpu_memory_idle_gib",
     "lent_gib_hours": "weft_gpu_memory_lent_gib",
+    "borrowed_gib_hours": "weft_gpu_memory_borrowed_gib",
+    "used_gpu_hours": "weft_gpus_used",
 }
-_OF_PODS = {**_OF_ALL, "used_gpu_hours": "weft_gpus_used"}
 _OF_QUEUES = {**_OF_ALL, "borrowed_gpu_hours": "weft_gpus_borrowed"}
 RULES: dict[str, dict[str, str]] = {
     by: {name: f"{by}:{rule}" for name, rule in rules.items()}
     for by, rules in {
-        "namespace": _OF_PODS,
+        "namespace": _OF_ALL,
         "queue": _OF_QUEUES,
-        "workload": _OF_PODS,
-        "label": _OF_PODS,
+        "workload": _OF_ALL,
+        "label": _OF_ALL,
     }.items()
 }
 """Recording rules of deploy/monitoring/rules.yaml, by grouping and by the amount that they sum up
@@ -40,15 +41,18 @@ TOTALS = {
     "capacity_gpu_hours": "cluster:weft_gpus",
     "stranded_gpu_hours": "cluster:weft_gpus_stranded",
     "lent_gib_hours": "cluster:weft_gpu_memory_lent_gib",
+    "used_gpu_hours": "cluster:weft_gpus_used",
 }
+_OTHERS = (OTHERS, OTHER_QUEUES, OTHER_QUEUE)
+"""Groups of all that the scheduler does not tell by name; the first that there is."""
 _LEAST_STEP_S, _MOST_STEPS = 15, 10_000
 _HOUR_S = 3_600
 
 
 class MeteredRow(msgspec.Struct, frozen=True):
-    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, of that idle and lent, and GPUs
-    borrowed by a queue (as in `weft queues`). None is an amount that the server does not have,
-    unset one that this grouping does not have. `cost` is unset without a price."""
+    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, of that idle, lent and
+    borrowed, and GPUs borrowed by a queue (as in `weft queues`). None is an amount that the server
+    does not have, unset one that this grouping does not have. `cost` is unset without a price."""
 
     group: str
     gpu_hours: float
@@ -56,6 +60,7 @@ class MeteredRow(msgspec.Struct, frozen=True):
     gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     idle_gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     lent_gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    borrowed_gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     borrowed_gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     cost: float | msgspec.UnsetType = msgspec.UNSET
 
@@ -65,13 +70,15 @@ class MeteredUsage(msgspec.Struct, frozen=True):
 
     `capacity_gpu_hours` counts all GPUs, `idle_gpu_hours` the part that no pod held,
     `stranded_gpu_hours` the idle part that no typical pod could use; `lent_gib_hours` is memory
-    given beyond the GPUs' size. None is an amount that the server does not have."""
+    given beyond the GPUs' size, `used_gpu_hours` the time in which GPUs were busy. None is an
+    amount that the server does not have."""
 
     hours: float
     capacity_gpu_hours: float | None
     idle_gpu_hours: float | None
     stranded_gpu_hours: float | None
     lent_gib_hours: float | None
+    used_gpu_hours: float | None
     rows: tuple[MeteredRow, ...]
 
 
@@ -106,17 +113,19 @@ async def usage_history(
         None if capacity is None else max(0.0, capacity - held),
         total["stranded_gpu_hours"],
         total["lent_gib_hours"],
+        total["used_gpu_hours"],
         tuple(_rows(groups, price)),
     )
 
 
 def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> list[MeteredRow]:
-    """Return the rows. The server reports use for every group, but held amounts of the smallest
-    groups only in total (`OTHERS`), so their use is added up as well."""
-    used = groups.get("used_gpu_hours", {})
-    if OTHERS in groups["gpu_hours"]:
-        others = sum(hours for group, hours in used.items() if group not in groups["gpu_hours"])
-        groups = {**groups, "used_gpu_hours": {**used, OTHERS: others}}
+    """Return the rows. Agents tell the use of every pod by its own group, the scheduler only of
+    some groups by name what they hold: the use of those that it does not name is of the others."""
+    held, used = groups["gpu_hours"], groups["used_gpu_hours"]
+    if used and (others := next((name for name in _OTHERS if name in held), "")):
+        named = {group: hours for group, hours in used.items() if group in held}
+        rest = sum(hours for group, hours in used.items() if group not in held)
+        groups = {**groups, "used_gpu_hours": {**named, others: named.get(others, 0.0) + rest}}
     rows = [
         MeteredRow(
             group,

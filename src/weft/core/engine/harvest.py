@@ -125,7 +125,7 @@ class HarvestRules:
         lenders = tuple(
             Lender(holding.placement.uid, idle)
             for holding in self._on(placement.node, share.gpu)
-            if (idle := _on_gpu(holding, share.gpu)[1])
+            if (idle := memory_on(holding, share.gpu)[1])
         )
         self.closed.add((placement.node, share.gpu))
         expected = shape.gpu_requests[0].expected_mib
@@ -257,12 +257,12 @@ class HarvestRules:
             return None
         unsure = [holding for holding in residents if self._unsure(holding)]
         needs = sum(
-            asked_mib - idle for asked_mib, idle in (_on_gpu(pod, gpu.index) for pod in unsure)
+            asked_mib - idle for asked_mib, idle in (memory_on(pod, gpu.index) for pod in unsure)
         )
         suffices = table.short_of(device) <= needs  # evicting the unsure pods is enough
         promised, borrowers = 0, []
         for number, holding in enumerate(residents):
-            asked_mib = _on_gpu(holding, gpu.index)[0]
+            asked_mib = memory_on(holding, gpu.index)[0]
             promised += asked_mib
             borrowed = min(asked_mib, promised - table.limit_of(device))
             bound = self._bound.get(holding.placement.uid)
@@ -295,7 +295,7 @@ def _unknown(_: str) -> int:
     return 0
 
 
-def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
+def memory_on(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
     """Return the memory that the pod requested of the GPU, and how much of that is idle, MiB."""
     idle_mib_of_shares = holding.idle_mib if idle_mib is None else idle_mib
     asked_mib = idle = 0
@@ -311,7 +311,7 @@ def _growth(
 ) -> Iterator[GrownPod]:
     """Yield the pods, except the one to evict, that need more than before."""
     for holding in residents:
-        asked_mib, idle = _on_gpu(holding, gpu)
-        was = asked_mib - _on_gpu(holding, gpu, before.get(holding.placement.uid))[1]
+        asked_mib, idle = memory_on(holding, gpu)
+        was = asked_mib - memory_on(holding, gpu, before.get(holding.placement.uid))[1]
         if asked_mib - idle > was and holding.placement.uid != leaves:
             yield GrownPod(holding.placement.uid, was, asked_mib - idle)

@@ -1,21 +1,28 @@
-"""Sums up, during a replay, how much GPU memory is lent, and how much GPU is stranded or borrowed.
+"""Sums up, during a replay, how much GPU memory is lent and borrowed, and how much GPU is busy,
+stranded or borrowed by queues.
 The ledger is read only when time advances, since a state without duration adds nothing. Amounts are
 whole numbers, multiplied by nanoseconds."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.core.engine import BindOn, Engine, PodAdded
+from weft.core.engine.harvest import memory_on
 from weft.core.explain.queue_rows import QueueCounts
+from weft.core.framework.signals import FRESH
 from weft.core.framework.stranded import StrandedMeter
 from weft.core.ledger import Ledger
 from weft.core.record.file import DecisionLine
 from weft.model import Shape
+from weft.model.metric import Metric
 
 MOST_USUAL = 40
 """Number of the commonest pod shapes for which stranded GPU is computed."""
+BUSY = f"{Metric.GPU_UTIL_RATIO}.last"
+"""Column of the part of time in which a GPU ran kernels (`telemetry/feed/feed.py`)."""
 
 
 def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
@@ -27,51 +34,91 @@ def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
     return [shape for shape, _ in counts.most_common(MOST_USUAL)]
 
 
+class Loan(NamedTuple):
+    """MiB that a pod lends to others, and that it borrows of others."""
+
+    lent_mib: int = 0
+    borrowed_mib: int = 0
+
+
 class LentMemory:
     """GPU memory reserved beyond the size of the GPUs, which is lent by pods that leave part of
-    theirs idle. `total_mib` is the sum over all nodes. On each GPU the pods that came first lend
-    first."""
+    theirs idle. `total_mib` is the sum over all nodes. On each GPU the pods that were bound first
+    lend first, and those that were bound last borrow first."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._of_node: dict[str, tuple[int, dict[str, int]]] = {}
+    def __init__(self, engine: Engine) -> None:
+        self._ledger, self._in_order = engine.ledger, engine.harvest.in_order
+        self._of_node: dict[str, tuple[int, dict[str, Loan]]] = {}
         self.total_mib = 0
 
     def look(self, node: str) -> set[str]:
-        """Read a node's holdings again; return the UIDs of pods whose lent amount changed."""
-        before, lent_before = self._of_node.pop(node, (0, {}))
-        total, lent = self._look(node)
+        """Read a node's holdings again; return the UIDs of pods whose loans changed."""
+        before, loans_before = self._of_node.pop(node, (0, {}))
+        total, loans = self._look(node)
         if total:
-            self._of_node[node] = total, lent
+            self._of_node[node] = total, loans
         self.total_mib += total - before
         return {
-            uid for uid in lent.keys() | lent_before if lent.get(uid, 0) != lent_before.get(uid, 0)
+            uid for uid in loans.keys() | loans_before if loans.get(uid) != loans_before.get(uid)
         }
 
-    def of(self, node: str, uid: str) -> int:
-        """Return the MiB that this pod lends on this node, as of the last `look`."""
-        _, lent = self._of_node.get(node, (0, {}))
-        return lent.get(uid, 0)
+    def of(self, node: str, uid: str) -> Loan:
+        """Return what this pod lends and borrows on this node, as of the last `look`."""
+        _, loans = self._of_node.get(node, (0, {}))
+        return loans.get(uid, Loan())
 
-    def _look(self, node: str) -> tuple[int, dict[str, int]]:
+    def _look(self, node: str) -> tuple[int, dict[str, Loan]]:
         table, total = self._ledger.table, 0
-        lent: dict[str, int] = {}
+        loans: dict[str, Loan] = {}
         row = table.row_of.get(node)
         for gpu in () if row is None else table.nodes[row].gpus:
             assert row is not None
-            beyond = table.memory_used[table.device_row(row, gpu.index)] - gpu.memory_mib
+            beyond = int(table.memory_used[table.device_row(row, gpu.index)]) - gpu.memory_mib
             if beyond > 0:
                 total += beyond
-                self._lenders(node, gpu.index, beyond, lent)
-        return total, lent
+                self._lend(node, gpu.index, beyond, loans)
+        return total, loans
 
-    def _lenders(self, node: str, gpu: int, left: int, lent: dict[str, int]) -> None:
-        for uid in self._ledger.occupants(node, gpu):
-            holding = self._ledger.holdings[uid]
-            for share, idle in zip(holding.placement.shares, holding.idle_mib, strict=False):
-                if share.gpu == gpu and (mib := min(idle, left)):
-                    lent[uid] = lent.get(uid, 0) + mib
-                    left -= mib
+    def _lend(self, node: str, gpu: int, beyond: int, loans: dict[str, Loan]) -> None:
+        residents = self._in_order(node, gpu)
+        left = beyond
+        for holding in residents:
+            lent = min(left, memory_on(holding, gpu)[1])
+            left -= lent
+            _add(loans, holding.placement.uid, Loan(lent_mib=lent))
+        left = beyond
+        for holding in reversed(residents):
+            borrowed = min(left, memory_on(holding, gpu)[0])
+            left -= borrowed
+            _add(loans, holding.placement.uid, Loan(borrowed_mib=borrowed))
+
+
+def _add(loans: dict[str, Loan], uid: str, more: Loan) -> None:
+    if any(more):
+        before = loans.get(uid, Loan())
+        loans[uid] = Loan(before.lent_mib + more.lent_mib, before.borrowed_mib + more.borrowed_mib)
+
+
+class BusyGpus:
+    """How busy all GPUs are together, `milli` thousandths of GPUs, by the last measurement; None
+    before the first."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._version, self._generation = engine, -1, -1
+        self.milli: int | None = None
+
+    def look(self) -> None:
+        """Sum up anew if there is another measurement, or other nodes. What is not FRESH is 0."""
+        signals, ledger = self._engine.signals, self._engine.ledger
+        if (self._version, self._generation) == (signals.version, ledger.generation):
+            return
+        self._version, self._generation = signals.version, ledger.generation
+        if BUSY not in signals.source.columns:
+            self.milli = self.milli and 0
+            return
+        values, fresh = signals.over(ledger.table, BUSY)
+        counts = (fresh == FRESH) & (ledger.table.device_parent < 0)
+        self.milli = round(1000 * float(values[counts].sum()))
 
 
 class StrandedGpu:

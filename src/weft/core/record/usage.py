@@ -23,7 +23,7 @@ from weft.core.engine.team_queues import Charge, charge_of
 from weft.core.ledger import Holding
 from weft.core.ledger.table import LedgerTable
 from weft.core.record.file import DecisionLine, Header, hand_over
-from weft.core.record.lent_and_stranded import BorrowedGpus, LentMemory, StrandedGpu
+from weft.core.record.lent_and_stranded import BorrowedGpus, BusyGpus, LentMemory, StrandedGpu
 from weft.model import Shape
 from weft.model.usage_groups import label_group, workload_group
 
@@ -65,9 +65,9 @@ class UsageRow(msgspec.Struct, frozen=True):
 
     `pods` counts pods that held a GPU. Hours are multiplied by GPUs, GiB of GPU memory, or GPUs'
     worth of cores. `idle_gib_hours` is memory measured as unneeded, `lent_gib_hours` the part of it
-    that other pods held, `borrowed_gib_hours` memory granted beyond what was free.
-    `borrowed_gpu_hours` is set for queues only: GPUs held beyond the queue's guarantee, as `weft
-    queues` counts them. `cost` is unset if no prices are given."""
+    that other pods held, `borrowed_gib_hours` memory held beyond the size of the GPU, by the pods
+    bound last. `borrowed_gpu_hours` is set for queues only: GPUs held beyond the queue's guarantee,
+    as `weft queues` counts them. `cost` is unset if no prices are given."""
 
     group: str
     pods: int
@@ -94,6 +94,7 @@ class Usage(msgspec.Struct, frozen=True):
     idle_gpu_hours: float
     stranded_gpu_hours: float
     lent_gib_hours: float
+    used_gpu_hours: float | None
     rows: tuple[UsageRow, ...]
 
 
@@ -166,15 +167,15 @@ class UsageMeter:
         usual: Iterable[Shape] = (),
     ) -> None:
         self._ledger, self._group_of, self._window = engine.ledger, group_of, _Window(*window)
-        self._lent, self._stranded = LentMemory(engine.ledger), StrandedGpu(engine.ledger, usual)
+        self._lent, self._stranded = LentMemory(engine), StrandedGpu(engine.ledger, usual)
         self._lent_mib_ns = self._stranded_milli_ns = 0
+        self._busy, self._busy_milli_ns = BusyGpus(engine), 0
         self._taken_back = BorrowedGpus(engine, self._queue_of)
         self._looked_at: set[str] = set()
         self._facts: dict[str, UsedBy] = {}
         self._held: dict[str, _Held] = {}
         self._charged: dict[str, _Booking] = {}
         self._pods: dict[str, set[str]] = {}
-        self._borrowed: dict[str, int] = {}
         self._capacity, self._cards_milli, self._cards_since_ns = 0, 0, 0
         self._generation = -1
         self.now_ns = 0
@@ -207,6 +208,8 @@ class UsageMeter:
             self._stranded.look()
             self._stranded_milli_ns += lasted_ns * self._stranded.milli
             self._lent_mib_ns += lasted_ns * self._lent.total_mib
+            self._busy.look()
+            self._busy_milli_ns += lasted_ns * (self._busy.milli or 0)
             self._taken_back.sum_up(lasted_ns)
         self.now_ns = now_ns
 
@@ -215,12 +218,10 @@ class UsageMeter:
             self._facts[uid] = facts
             self._book_anew(uid)
 
-    def heard(self, event: object, records: Iterable[Any]) -> None:
+    def heard(self, event: object) -> None:
         """Update holdings after the engine has handled the event."""
-        for record in records:
-            if record.outcome == "placed" and record.harvested:
-                self._borrowed[record.uid] = sum(one.harvested_mib for one in record.harvested)
-                self._book_anew(record.uid)
+        if isinstance(event, PodSeenBound):  # who was bound last may be another now
+            self._looked_at.add(event.placement.node)
         if isinstance(event, SignalsChanged):
             held = self._ledger.holdings
             for uid, booking in [*self._charged.items()]:
@@ -274,9 +275,8 @@ class UsageMeter:
         table, row = self._ledger.table, self._ledger.table.row_of.get(holding.placement.node)
         charge = charge_of(holding.placement, None if row is None else table.nodes[row])
         group = KEPT_PLACES if is_kept(uid) else self._group_of(self._facts.get(uid, UsedBy()))
-        idle, borrowed = sum(holding.idle_mib), self._borrowed.get(uid, 0)
-        lent = self._lent.of(holding.placement.node, uid)
-        self._charged[uid] = _Booking(group, charge, idle, lent, borrowed, self.now_ns)
+        idle, loan = sum(holding.idle_mib), self._lent.of(holding.placement.node, uid)
+        self._charged[uid] = _Booking(group, charge, idle, *loan, self.now_ns)
         self._change(self._charged[uid], 1)
 
     def _saw(self, uid: str, booking: _Booking) -> None:
@@ -311,6 +311,7 @@ class UsageMeter:
             _hours(idle, 1000),
             _hours(self._stranded_milli_ns, 1000),
             _hours(self._lent_mib_ns, 1024),
+            None if self._busy.milli is None else _hours(self._busy_milli_ns, 1000),
             tuple(rows),
         )
 
@@ -393,7 +394,7 @@ def usage_of(
             meter.now_ns = began_ns
         meter.at(line.at_ns, line.event)
         hand_over(engine, line, number)
-        meter.heard(line.event, line.records)
+        meter.heard(line.event)
     if meter is None:
-        return Usage(0.0, 0.0, 0.0, 0.0, 0.0, ())
+        return Usage(0.0, 0.0, 0.0, 0.0, 0.0, None, ())
     return meter.usage(began_ns, prices)

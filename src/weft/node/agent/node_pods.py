@@ -25,6 +25,7 @@ from weft.dialects.foreign import foreign_requests, foreign_resource
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.dialects.kai import card_names, groups_of, is_reservation
 from weft.dialects.nvidia import GPU as NVIDIA_GPU
+from weft.dialects.queues import queue_of
 from weft.dialects.registry import choose, parse_pod
 from weft.dialects.resources import names_any, slots
 from weft.kube.client import ApiClient
@@ -204,7 +205,9 @@ class NodePods:
             return None
         meta, containers = pod.manifest.metadata, pod.manifest.containers_by_id()
         workload, labels = self._workload_of(pod.manifest), meta.labels or {}
-        return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers, workload, labels)
+        queue = queue_of(pod.manifest)
+        name = meta.namespace, meta.name
+        return WatchedPod(uid, *name, pod.record, containers, workload, labels, queue)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
         """Return `others` if another device plugin on this node serves the container's GPUs,

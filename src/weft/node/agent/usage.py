@@ -27,7 +27,7 @@ shows."""
 
 class WatchedPod(NamedTuple):
     """A pod of this node: its name, its delivery record (None: unknown), its containers' names by
-    the runtime's ids, its workload ("" if none), and its labels."""
+    the runtime's ids, its workload ("" if none), its labels and its team's queue."""
 
     uid: str
     namespace: str
@@ -36,6 +36,7 @@ class WatchedPod(NamedTuple):
     containers: Mapping[str, str] = {}
     workload: str = ""
     labels: Mapping[str, str] = {}
+    queue: str = ""
 
 
 class PodDirectory(Protocol):

@@ -115,19 +115,23 @@ class UsageMetrics:
         yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
 
     def _groups(self, node_use: NodeUse) -> Iterator[Metric]:
-        """Yield the workload and the labels of the pods that use GPUs, to be joined with their
-        use."""
+        """Yield the workload, the team's queue and the labels of the pods that use GPUs, to be
+        joined with their use."""
         workloads: dict[tuple[str, str, str], float] = {}
+        queues: dict[tuple[str, str, str], float] = {}
         labels: dict[tuple[str, str, str, str], float] = {}
         for pod in (use.pod for use in node_use.containers):
             if pod is None:
                 continue
             name = pod.namespace, pod.name
             workloads[*name, workload_group(pod.namespace, pod.workload)] = 1.0
+            queues[*name, pod.queue or pod.namespace] = 1.0
             for label in self._by:
                 labels[*name, label, label_group(pod.labels, label)] = 1.0
         text = "The workload of a pod that uses a GPU; 1."
         yield gauge("weft_agent_pod_workload", text, workloads, "namespace", "pod", "workload")
+        text = "The team's queue of a pod that uses a GPU; 1."
+        yield gauge("weft_agent_pod_queue", text, queues, "namespace", "pod", "queue")
         text = "The value of a label that usage.labels names, of a pod that uses a GPU; 1."
         names = ("namespace", "pod", "label", "value")
         yield gauge("weft_agent_pod_label", text, labels, *names)

@@ -129,14 +129,16 @@ async def test_sums_agree_by_every_grouping(seed: int) -> None:
         idle = {uid: (chance.randrange(3_000),) for uid in ledger.holdings if chance.random() < 0.7}
         ledger.set_idle(idle)
         found = told(gauges)
-    lent = LentMemory(ledger)
-    lends = {uid: lent.of(node, uid) for node in ("n0", "n1") for uid in lent.look(node)}
+        lent = LentMemory(cluster.live.engine)
+        loans = [lent.of(node, uid) for node in ("n0", "n1") for uid in lent.look(node)]
     totals = {
         "held": sum(s.memory_mib for h in ledger.holdings.values() for s in h.placement.shares),
         "idle": sum(sum(holding.idle_mib) for holding in ledger.holdings.values()),
-        "lent": sum(lends.values()),
+        "lent": sum(loan.lent_mib for loan in loans),
+        "borrowed": sum(loan.borrowed_mib for loan in loans),
     }
     assert totals["lent"] or seed
+    assert totals["borrowed"] == lent.total_mib >= totals["lent"]
     sums = defaultdict[str, float](float)
     for (name, *_), value in found.items():
         sums[name] += value

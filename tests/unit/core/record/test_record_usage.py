@@ -25,10 +25,11 @@ from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import charge_of
 from weft.core.explain.queue_rows import QueueCounts
 from weft.core.framework import Policy
-from weft.core.framework.signals import FRESH, snapshot
+from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.framework.stranded import stranded_gpus
 from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionLine, Header, PolicyUse, ProfileUse, Recorder
+from weft.core.record.lent_and_stranded import BUSY
 from weft.core.record.usage import (
     GROUPINGS,
     KEPT_PLACES,
@@ -314,8 +315,13 @@ def lending_days(draw: st.DrawFn) -> list[tuple[Event, int]]:
         elif kind == "measured":
             idle = {uid: (draw(st.integers(0, 8)) * 1_000,) for uid in alive}
             gpus = [(name, at) for name, count in cards.items() for at in range(count)]
-            none = {NEED: (np.zeros(3), np.full(3, FRESH, dtype=np.int8))}
-            event = SignalsChanged(snapshot(number + 1, 0, gpus, none, idle_mib=idle))
+            ages = draw(st.lists(st.sampled_from([FRESH, STALE, MISSING]), min_size=3, max_size=3))
+            parts = draw(st.lists(st.sampled_from([0, 0.25, 1]), min_size=3, max_size=3))
+            columns = {
+                NEED: (np.zeros(3), np.full(3, FRESH, dtype=np.int8)),
+                BUSY: (np.array(parts, dtype=np.float64), np.array(ages, dtype=np.int8)),
+            }
+            event = SignalsChanged(snapshot(number + 1, 0, gpus, columns, idle_mib=idle))
         else:
             memory = draw(st.sampled_from([8_000, 16_000]))
             event = NodesChanged((node("b", gpus=1, memory_mib=memory),))
@@ -323,20 +329,27 @@ def lending_days(draw: st.DrawFn) -> list[tuple[Event, int]]:
     return [*events, (PodGone("nobody"), hour + 1)]
 
 
-def lent_now(engine: Engine) -> tuple[int, dict[str, int]]:
-    """MiB that are promised beyond GPUs, and who lends them."""
+def lent_now(engine: Engine) -> tuple[int, dict[str, int], dict[str, int]]:
+    """MiB that are promised beyond GPUs, who lends them and who borrows them."""
     ledger, total = engine.ledger, 0
     lent: dict[str, int] = defaultdict(int)
+    borrowed: dict[str, int] = defaultdict(int)
     for each in ledger.table.nodes:
         for gpu in each.gpus:
-            held = [ledger.holdings[uid] for uid in ledger.occupants(each.name, gpu.index)]
-            left = max(0, sum(h.placement.shares[0].memory_mib for h in held) - gpu.memory_mib)
+            held = engine.harvest.in_order(each.name, gpu.index)
+            promised, left = 0, 0
+            for holding in held:
+                mib = holding.placement.shares[0].memory_mib
+                before = max(0, promised - gpu.memory_mib)
+                promised += mib
+                borrowed[holding.placement.uid] += max(0, promised - gpu.memory_mib) - before
+            left = max(0, promised - gpu.memory_mib)
             total += left
             for holding in held:
                 mib = min(left, sum(holding.idle_mib))
                 lent[holding.placement.uid] += mib
                 left -= mib
-    return total, lent
+    return total, lent, borrowed
 
 
 @given(lending_days(), st.integers(0, 10), st.integers(1, 30), st.sampled_from([True, False]))
@@ -349,9 +362,12 @@ def test_what_is_lent_stranded_and_borrowed_is_what_the_ledger_has_at_each_event
     header = Header([ProfileUse("weft", [PolicyUse("best-fit")])], queues=rules)
     lines: list[Header | DecisionLine] = []
     recorder = Recorder(header.engine(CREATE), header, lines.append)
-    engine, sums = header.engine(CREATE), dict.fromkeys(("lent", "stranded"), 0)
+    engine, sums = header.engine(CREATE), dict.fromkeys(("lent", "stranded", "used"), 0)
+    busy: int | None = None
+    was_measured = False
     lent: dict[str, int] = defaultdict(int)
     borrowed: dict[str, float] = defaultdict(float)
+    borrowed_mib: dict[str, int] = defaultdict(int)
     queues: dict[str, str] = {}
     for (event, hour), (_, until) in zip(events, [*events[1:], events[-1]], strict=True):
         recorder.handle(event, hour * HOUR_NS)
@@ -359,12 +375,19 @@ def test_what_is_lent_stranded_and_borrowed_is_what_the_ledger_has_at_each_event
         if isinstance(event, PodSeenBound):
             queues[event.placement.uid] = str(event.queue)
         lasted = max(0, min(until, hours[1]) - max(hour, hours[0]))
-        total, by_uid = lent_now(engine)
+        total, by_uid, borrows = lent_now(engine)
         sums["lent"] += lasted * total
         found = stranded_gpus(engine.ledger.table, USUAL)
         sums["stranded"] += lasted * int((found.idle - found.usable).sum())
+        if isinstance(event, SignalsChanged):
+            values, fresh = engine.signals.over(engine.ledger.table, BUSY)
+            busy = int(1000 * values[fresh == FRESH].sum())
+        sums["used"] += lasted * (busy or 0)
+        was_measured = was_measured or (lasted > 0 and busy is not None)
         for uid, mib in by_uid.items():
             lent[queues[uid]] += lasted * mib
+        for uid, mib in borrows.items():
+            borrowed_mib[queues[uid]] += lasted * mib
         held = {uid: queues[uid] for uid in engine.ledger.holdings}
         for row in QueueCounts(engine).rows(held, ()):
             borrowed[row.queue] += lasted * row.borrowed_gpus
@@ -380,7 +403,9 @@ def test_what_is_lent_stranded_and_borrowed_is_what_the_ledger_has_at_each_event
     )
     assert account.stranded_gpu_hours == sums["stranded"] / 1000
     assert account.lent_gib_hours == sums["lent"] / GIB
+    assert account.used_gpu_hours == (sums["used"] / 1000 if was_measured else None)
     for row in account.rows:
+        assert row.borrowed_gib_hours == borrowed_mib[row.group] / GIB
         assert row.lent_gib_hours == lent[row.group] / GIB
         assert row.borrowed_gpu_hours == pytest.approx(borrowed[row.group], abs=1e-9)
     assert {row.group for row in account.rows} >= {name for name, mib in lent.items() if mib}
