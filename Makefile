@@ -51,7 +51,7 @@ kind-demo:  ## Weft on a kind cluster whose GPUs are played, with a first pod (n
 	done
 	@docker info > /dev/null 2>&1 || { echo "make kind-demo: docker's daemon does not answer (docker info): start it" >&2; exit 1; }
 	kind create cluster --name weft
-	docker build --tag weft-gpu:$(VERSION) .
+	BUILDX_NO_DEFAULT_ATTESTATIONS=1 docker build --tag weft-gpu:$(VERSION) .
 	kind load docker-image weft-gpu:$(VERSION) --name weft
 	helm install weft deploy/chart --namespace weft-system --create-namespace --set image.repository=weft-gpu --values examples/played-gpus.yaml
 	kubectl apply -f examples/weft/pods.yaml

@@ -72,6 +72,28 @@ def test_a_day_is_beside_the_same_day_under_another_policy(
     assert window.run("window.mostAtOnce") == 1
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_moments_have_numbers_where_nothing_takes_time(
+    window: Window, tmp_path: Path, width: int
+) -> None:
+    """In a simulation in which pods only arrive, as in `make demo`."""
+    for command in (
+        "generate nodes nodes.csv --gpus 40",
+        "generate pods pods.csv --gpus 40",
+        "simulate --nodes nodes.csv --pods pods.csv --policy best-fit --decisions day.jsonl",
+    ):
+        subprocess.run([sys.executable, "-m", "weft", *command.split()], cwd=tmp_path, check=True)
+    with console("--decisions", str(tmp_path / "day.jsonl")) as url:
+        opened(window, f"{url}/compare?policy=random", width)
+        scale = "document.querySelector('weft-compare .scale')?.innerText"
+        moments = int(window.run("document.querySelector('#time input').max")) + 1
+        assert eventually(window, scale).startswith(f"{moments} moments, up to ")
+        assert f"moment {moments} of {moments}" in window.run("document.body.innerText")
+        table = "document.querySelector('weft-compare table')"
+        assert window.run(f"{table}.offsetWidth <= {table}.parentElement.clientWidth")
+        check(window, url)
+
+
 DROPPED = """{
     const real = window.fetch;
     window.fetch = (address, ...rest) => (/number=/.test(address) && !window.kept

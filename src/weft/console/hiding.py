@@ -114,6 +114,7 @@ class Hiding:
             group=self.text(pod.group),
             reason=self.text(pod.reason),
             change=self.text(pod.change),
+            ends=self.text(pod.ends),
         )
 
     def _event(self, event: ShownEvent) -> ShownEvent:

@@ -112,9 +112,10 @@ class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pending pod: what it `asks`, since when (seconds since 1970), and the `reason` in the words
-    of `weft explain`. Pods are grouped by `group`. `change` is one change that would help: it was
-    tried; "" where none was found yet. `changes` counts all that were found. It asks for `gpus`
-    GPUs, or shares of so many, and waits in `queue`: a team's, as in `weft queues`."""
+    of `weft explain`. Pods are grouped by `group`. `change` is one change that would help and ends
+    no pod, `ends` one that ends pods: both were tried; "" where none was found yet. `changes`
+    counts all that were found. It asks for `gpus` GPUs, or shares of so many, and waits in `queue`:
+    a team's, as in `weft queues`."""
 
     uid: str
     namespace: str
@@ -123,6 +124,7 @@ class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     asks: str = ""
     change: str = ""
+    ends: str = ""
     changes: int = 0
     dialect: str = ""
     gang: str = ""

@@ -124,7 +124,7 @@ def _unit_mib(
     if advertised_by_agent(node, gpushare.GPU_MEM):
         capacity = node.status.capacity or {}
         total = _amount(capacity, gpushare.GPU_MEM, parse_quantity, warnings)
-        return gpushare.agent_unit_mib(total, gpus) if total else 0
+        return gpushare.agent_unit_mib(total, gpus) if total and gpus else 0
     return max((source.unit_mib for source in sources), default=0)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from weft.model import BadInputError, Gpu, parse_quantity
-from weft.model.annotations import ADVERTISES, INVENTORY
+from weft.model.annotations import ADVERTISES
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.gpu_links import GpuLinks
 from weft.model.manifest import NodeManifest, Quantities
@@ -68,11 +68,12 @@ def whole_number(annotations: Mapping[str, str], name: str) -> int:
 def advertised_by_agent(node: NodeManifest, name: str) -> bool:
     """Return True if Weft's agent advertises this resource on the node.
 
-    Its amounts are no second source next to its inventory annotation: they add up cards of
-    different sizes, and lent memory.
+    Its amounts are no source of the node's GPUs, neither next to its inventory annotation nor in
+    the moment before there is one: they add up cards of different sizes, and lent memory, and tell
+    no UUIDs.
     """
     annotations = node.metadata.annotations or {}
-    return INVENTORY in annotations and name in listed_parts(annotations.get(ADVERTISES, ""))
+    return name in listed_parts(annotations.get(ADVERTISES, ""))
 
 
 def quantity(amounts: Quantities, name: str) -> int:

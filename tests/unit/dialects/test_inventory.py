@@ -13,7 +13,7 @@ from weft.dialects.weft import inventory_text
 from weft.kube.structs import KubeNode
 from weft.model import Gpu, GpuMemoryRequest, Node
 from weft.model.agent_offer import AgentOffer, encode_offer
-from weft.model.annotations import INVENTORY
+from weft.model.annotations import ADVERTISES, INVENTORY
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -113,6 +113,18 @@ def test_the_configuration_by_name_and_label() -> None:
     assert found.gpus == tuple(Gpu(i, 32_510, "V100") for i in range(4))
     assert warnings == ()
     assert inventory(kube_node(), rules=rules)[0].gpus == ()
+
+
+def test_an_agents_resources_are_no_gpus_before_it_tells_its_inventory() -> None:
+    """An agent writes both, one after the other: a pod placed in between would know no UUIDs."""
+    for has in (gpushare(32, 2), elastic(2, 16_384)):
+        marks = {ADVERTISES: ",".join(has)}
+        early, warnings = inventory(kube_node(marks, capacity=has))
+        assert (early.gpus, early.unit_mib, warnings) == ((), 0, ())
+        marks[INVENTORY] = inventory_text(OWN)
+        assert [gpu.uuid for gpu in inventory(kube_node(marks, capacity=has))[0].gpus] == [
+            gpu.uuid for gpu in OWN
+        ]
 
 
 def test_a_count_alone_gives_cards_of_unknown_size() -> None:

@@ -191,7 +191,7 @@ Gauges = dict[tuple[str, str], float]
 class QueueGauges:
     """Reports the queues of one engine, if queues are configured and a setting makes them count.
 
-    Pods name queues as they like, so all queues that are not configured are reported as `other`:
+    Pods name queues as they like, so all queues that are not configured are reported as one:
     the number of series is bounded by the configuration.
     """
 

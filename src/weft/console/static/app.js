@@ -3,7 +3,7 @@
 import { clock, duration, el, fill, number, percent } from "./dom.js";
 import { Model, countable, mark } from "./model.js";
 import { copyLink, csv, png, save } from "./take.js";
-import { TimeSlider, moment } from "./time.js";
+import { TimeSlider } from "./time.js";
 import "./map.js";
 import "./compare.js";
 import "./health.js";
@@ -119,7 +119,7 @@ function freshness() {
     lost: `Connection lost: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,
     silent: `The API server is silent: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,
     live: `Live, ${clock(model.at)}`,
-    still: kind === "decisions" ? moment(model.at, model.about.moments[0]) : `Taken ${new Date(model.at * 1000).toLocaleString("en-GB")}`,
+    still: kind === "decisions" ? slider.words(model.at) : `Taken ${new Date(model.at * 1000).toLocaleString("en-GB")}`,
   }[state];
   const what = { cluster: "Cluster: ", demo: "Demo: ", snapshot: "Snapshot: ", decisions: "Record: " }[kind];
   fill(box, el("span", { class: "what" }, what, about),

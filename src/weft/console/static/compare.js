@@ -3,6 +3,7 @@
 import { chart } from "./chart.js";
 import { duration, el, fill, memory, number } from "./dom.js";
 import { Model, ask } from "./model.js";
+import { numbered, timeless } from "./time.js";
 
 const AGAIN_MS = 700;
 const MILLI = 1, MIB = 2, PLACED = 3, WAITING = 4, IDLE = 5; // of a row of sums; 0 is the time
@@ -134,10 +135,10 @@ class WeftCompare extends HTMLElement {
   }
 
   #table(day, at) {
-    const [left, right] = [day.recorded[at], day.other[at]];
+    const [left, right] = [day.recorded[at], day.other[at]], times = day.recorded.map(([elapsed]) => elapsed);
     const row = (name, column, words) => el("tr", {}, el("th", { scope: "row" }, name),
       [left, right].map((sums) => el("td", { class: "n" }, words(sums[column]))), el("td", { class: "n" }, difference(right[column] - left[column], words)));
-    return el("section", { class: "card wide" }, el("h2", {}, `${duration(left[0])} after the start`), el("table", {},
+    return el("section", { class: "card wide" }, el("h2", {}, timeless(times) ? numbered(at, times) : `${duration(left[0])} after the start`), el("table", {},
       el("thead", {}, el("tr", {}, ["", "As recorded", this.policy, "Difference"].map((text) => (text ? el("th", { scope: "col" }, text) : el("td", {}))))),
       el("tbody", {}, row("GPUs promised", MILLI, (milli) => (milli / 1000).toFixed(2)), row("Memory promised", MIB, memory),
         row("Pods placed", PLACED, number), row("Pods waiting", WAITING, number), row("Idle GPUs", IDLE, number))));

@@ -17,8 +17,8 @@ class WeftWaiting extends HTMLElement {
   }
 
   table() {
-    return [["namespace", "pod", "group", "waits_s", "asks", "reason", "change"],
-      [...this.model.waiting.values()].map((pod) => [pod.namespace, pod.name, pod.group, pod.since_s ? Math.round(this.model.at - pod.since_s) : "", pod.asks, pod.reason, pod.change])];
+    return [["namespace", "pod", "group", "waits_s", "asks", "reason", "change", "ends"],
+      [...this.model.waiting.values()].map((pod) => [pod.namespace, pod.name, pod.group, pod.since_s ? Math.round(this.model.at - pod.since_s) : "", pod.asks, pod.reason, pod.change, pod.ends])];
   }
 
   #section(reason, pods) {
@@ -27,7 +27,7 @@ class WeftWaiting extends HTMLElement {
     return el("section", { "data-key": reason, class: "card" },
       el("h2", {}, reason, el("b", {}, number(pods.length))),
       el("div", { class: "wide" }, el("table", { class: "waiting" },
-        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Waits", "Why", "Smallest change"].map((text) => el("th", {}, text)))),
+        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Waits", "Why", "Smallest change", "Would have to go"].map((text) => el("th", {}, text)))),
         el("tbody", {}, shown.map((pod) => this.#row(pod))))),
       pods.length > shown.length
         ? el("button", { type: "button", onclick: () => { this.#open.add(reason); this.show(this.model); } }, `Show all ${number(pods.length)}`)
@@ -35,12 +35,14 @@ class WeftWaiting extends HTMLElement {
   }
 
   #row(pod) {
+    const more = (pod.changes ?? 0) - (pod.change ? 1 : 0) - (pod.ends ? 1 : 0);
     return el("tr", { "data-key": pod.uid },
       el("td", {}, podLink(pod), el("small", {}, [pod.gang && `group ${pod.gang}`, pod.priority && `priority ${pod.priority}`].filter(Boolean).join(", "))),
       el("td", { class: "asks" }, pod.asks ?? ""),
       el("td", { class: "n" }, pod.since_s ? duration(this.model.at - pod.since_s) : ""),
       el("td", {}, pod.reason),
-      el("td", {}, pod.change ?? "", pod.changes > 1 ? el("small", {}, `or ${pod.changes - 1} more`) : null));
+      el("td", {}, pod.change ?? "", more > 0 ? el("small", {}, `or ${more} more`) : null),
+      el("td", {}, pod.ends ?? ""));
   }
 }
 

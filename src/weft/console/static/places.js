@@ -156,7 +156,7 @@ class WeftPod extends HTMLElement {
 
   #waits(model, pod, kept) {
     return facts(["State", "waits"], ["Kept for it", kept ? nodeLink(kept.node) : ""], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""], ["Asks", pod.asks], ["Why", pod.reason],
-      ["Smallest change", pod.change], ["Queue", queueLink(pod.queue)], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
+      ["Smallest change", pod.change], ["Would have to go", pod.ends], ["Queue", queueLink(pod.queue)], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
   }
 
   /** Ask for the decision, once for each state that the pod is in. */

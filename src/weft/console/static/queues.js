@@ -23,9 +23,9 @@ class WeftQueues extends HTMLElement {
         el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
         el("tbody", {}, rowsOf(model).slice(0, PAGE).map((row) => el("tr", { "data-key": row.queue || "/" },
           el("td", {}, queueLink(row.queue) || el("span", { class: "hidden-name" }, "other queues")),
-          el("td", { class: "n" }, row.weight), el("td", { class: "n" }, `${row.share_percent} %`),
-          el("td", { class: "n" }, amount(row.gpus)), el("td", { class: "n" }, memory(row.gpu_memory_mib)),
-          el("td", { class: "n" }, amount(row.borrowed_gpus)),
+          el("td", { class: "n" }, row.weight), el("td", { class: "n" }, `${number(row.share_percent, 1)} %`),
+          el("td", { class: "n" }, number(row.gpus, 2)), el("td", { class: "n" }, memory(row.gpu_memory_mib)),
+          el("td", { class: "n" }, number(row.borrowed_gpus, 2)),
           el("td", { class: "n" }, row.waiting ? `${number(row.waiting)} (${number(row.waiting_gpus)} GPUs)` : 0),
           el("td", {}, guarantee(row)), el("td", {}, limits(row))))))),
       model.queues.size > PAGE ? el("p", { class: "empty" }, `The first ${PAGE}; the CSV has all.`) : null);

@@ -1,6 +1,6 @@
 // The slider over a record: which of its moments is shown. The address keeps it, as `at`.
 
-import { duration, el } from "./dom.js";
+import { duration, el, number } from "./dom.js";
 import { ask } from "./model.js";
 
 const STEP_MS = 250;
@@ -8,6 +8,12 @@ const STEP_MS = 250;
 /** The moment in words: a date where the record's clock is one, else since its beginning. */
 export const moment = (at, first) =>
   at > 1e9 ? new Date(at * 1000).toLocaleString("en-GB") : `${duration(at - first)} after the start`;
+
+/** Tell whether nothing takes time in a record: in a simulation where pods only arrive. */
+export const timeless = (times) => times.length > 1 && times[0] === times.at(-1);
+
+/** A moment of such a record in words, by its number. */
+export const numbered = (n, times) => `moment ${number(n + 1)} of ${number(times.length)}`;
 
 export class TimeSlider {
   #asked = -1; // the moment that is on its way, or shown
@@ -70,10 +76,16 @@ export class TimeSlider {
     }
   }
 
+  /** The moment that is shown in words; `at` is the picture's. */
+  words(at) {
+    const { moments } = this.model.about;
+    return timeless(moments) ? numbered(Number(this.slider.value), moments) : moment(at, moments[0]);
+  }
+
   #say(number) {
     const { moments } = this.model.about;
     this.slider.value = number;
-    const words = moments.length ? moment(moments[number], moments[0]) : "";
+    const words = moments.length ? this.words(moments[number]) : "";
     this.slider.setAttribute("aria-valuetext", words);
     this.said.value = words;
   }

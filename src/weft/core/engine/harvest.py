@@ -295,7 +295,9 @@ def _unknown(_: str) -> int:
     return 0
 
 
-def memory_on(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
+def memory_on(
+    holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None
+) -> tuple[int, int]:
     """Return the memory that the pod requested of the GPU, and how much of that is idle, MiB."""
     idle_mib_of_shares = holding.idle_mib if idle_mib is None else idle_mib
     asked_mib = idle = 0

@@ -268,7 +268,8 @@ class LivingCluster(EventLoop[str]):
         self._failed[node.name] = node
         held = (each.placement.uid for each in self.engine.ledger.pods_on(node.name))
         lost = [uid for uid in held if not is_kept(uid)]
-        self._note("node failed", f"{len(lost)} pods are lost", node=node.name)
+        text = "1 pod is lost" if len(lost) == 1 else f"{len(lost)} pods are lost"
+        self._note("node failed", text, node=node.name)
         self.tell(NodesChanged((replace(node, schedulable=False, taints=(UNREACHABLE,)),)))
         for uid in lost:
             pod = self._pods.pop(uid)
