@@ -78,7 +78,7 @@ STEPS |= {"relabel": 1, "terminate": 1, "resize": 1}
 MOST_PODS = 30
 Log = list[tuple[Event, int, list[Command]]]
 SAY_S = (0, 2, 8, 64)
-KEEPING: tuple[Discipline, ...] = ("reserve", "easy", "conservative", "shortest")
+KEEPING: tuple[Discipline, ...] = ("reserve", "lend", "easy", "conservative", "shortest")
 
 
 def kept_by(seed: int) -> HeadOfLine:

@@ -32,11 +32,13 @@ from weft.model import Gang, PodRequest
 from weft.model.queue_rules import Discipline, HeadOfLine
 from weft.testing import node, pod
 
-KEEPS: tuple[Discipline, ...] = ("reserve", "easy", "conservative", "shortest")
+KEEPS: tuple[Discipline, ...] = ("reserve", "easy", "conservative", "shortest", "lend")
 LIVES_S = (16, 64, 256, 512)
 LIES = (250, 1_000, 1_000, 2_000, 4_000)
 LONGEST_NS = max(LIVES_S) * max(LIES) // 1_000 * SECOND
 AFTER_NS, FOREVER_NS = 60 * SECOND, 10**6 * SECOND
+LENT_NS = 3 * LONGEST_NS
+"""For so long `lend` keeps a place: in the second half all that run there end."""
 BACKOFF_NS = 15 * SECOND
 CPU_MILLI = 16_000
 STORIES = few_or_many(8, 250)
@@ -72,7 +74,7 @@ class Story(EventStory):
             for at, count in enumerate(gpus)
         ]
         self.rules = HeadOfLine(
-            AFTER_NS, FOREVER_NS, AFTER_NS, draw.randint(1, 3), discipline=discipline
+            AFTER_NS, self.kept_ns(), AFTER_NS, draw.randint(1, 3), discipline=discipline
         )
         self.engine = Engine(
             [Profile("weft", [draw.choice(POLICIES)()])], nodes, head_of_line=self.rules
@@ -89,6 +91,9 @@ class Story(EventStory):
         for _ in range(sum(gpus) * draw.choice([1, 2, 4])):
             self.another()
         self.to_come = sorted(draw.randint(1, 1_200) * SECOND for _ in range(draw.randint(1, 5)))
+
+    def kept_ns(self) -> int:
+        return LENT_NS if self.discipline == "lend" else FOREVER_NS
 
     # --- what comes ---
 
@@ -190,7 +195,7 @@ class Story(EventStory):
         kept_ns = AFTER_NS * OTHERS_WAIT + BACKOFF_NS
         if self.discipline in {"easy", "conservative"}:
             return kept_ns + 2 * (SLIPS + 1) * LONGEST_NS
-        return kept_ns + 2 * LONGEST_NS
+        return kept_ns + (LENT_NS if self.discipline == "lend" else 2 * LONGEST_NS)
 
     def overtaken_ns(self) -> int:
         longest_ns = max(UNKNOWN_NS, LONGEST_NS)
@@ -245,6 +250,10 @@ def who_comes_later_may_take_what_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EasyBackfill, "may_pass", lambda *_: True)
 
 
+def places_are_lent_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KeptPlaces, "lent", lambda self, turns, now_ns: [*turns] if self.lends else [])
+
+
 @pytest.mark.parametrize(
     ("mutant", "discipline"),
     [
@@ -252,6 +261,7 @@ def who_comes_later_may_take_what_is_kept(patch: pytest.MonkeyPatch) -> None:
         (a_discipline_that_never_keeps_a_place, "easy"),
         (small_pods_have_no_turn, "reserve"),
         (who_comes_later_may_take_what_is_kept, "easy"),
+        (places_are_lent_for_ever, "lend"),
     ],
 )
 def test_these_stories_catch(

@@ -33,7 +33,9 @@ class QueueingSettings(Section, frozen=True):
     discipline: Annotated[
         Discipline,
         "which pending pod is scheduled next. reserve: a place is reserved for a pod or group that "
-        "has long been first of its priority, as the settings below say; easy: the same, and pods "
+        "has long been first of its priority, as the settings below say; lend: the same, but for "
+        "the first half of its time a single pod's reservation gives way to pods that fit nowhere "
+        "else; easy: as reserve, and pods "
         "that are expected to end before the reservation starts may run there (EASY backfill); "
         "conservative: as easy, with a reservation for each such pod; shortest: as reserve, and "
         "of equal priority the pods that are expected to run shortest go first; first-fit: no "

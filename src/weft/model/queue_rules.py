@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 Order = Literal["priority", "fair"]
-Discipline = Literal["first-fit", "reserve", "easy", "conservative", "shortest"]
+Discipline = Literal["first-fit", "reserve", "lend", "easy", "conservative", "shortest"]
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):

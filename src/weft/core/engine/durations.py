@@ -8,10 +8,12 @@ longer than stated. A pod's time limit bounds all of these. For a running pod, o
 lasted at least as long. With too few runs the result is unknown, never a guess."""
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
+from operator import neg
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -59,21 +61,21 @@ UNKNOWN = TimeLeft()
 
 class Survival(NamedTuple):
     """A survival curve: times at which runs ended, ascending, and the fraction that lasts longer
-    than each; [n] each."""
+    than each. Lists, as thousands of pods look up a single value each."""
 
-    times: Ints
-    left: Floats
+    times: list[int]
+    left: list[float]
 
     def quantile(self, part: float, age: int) -> int | None:
         """Return the time within which this fraction of the runs that reached `age` end; None if
         too few were seen to end."""
-        first = int(self.times.searchsorted(age, side="right"))
-        beyond = float(self.left[first - 1]) if first else 1.0
+        first = bisect_right(self.times, age)
+        beyond = self.left[first - 1] if first else 1.0
         if beyond <= _ROUNDING:
             return None
         staying = (1 - part) * beyond + _ROUNDING
-        found = max(first, int((-self.left).searchsorted(-staying)))
-        return int(self.times[found]) - age if found < len(self.times) else None
+        found = bisect_left(self.left, -staying, first, key=neg)
+        return self.times[found] - age if found < len(self.times) else None
 
 
 def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
@@ -83,13 +85,12 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
     ran, ended, weights = ran[order], ended[order], weights[order]
     times, first = np.unique(ran, return_index=True)
     if not len(times):
-        return Survival(times, np.zeros(0, dtype=np.float64))
+        return Survival([], [])
     at_risk = np.cumsum(weights[::-1])[::-1][first]
     ends = np.add.reduceat(np.where(ended, weights, 0.0), first)
     is_end = ends > 0
     staying = np.where(ends >= at_risk, 0.0, 1 - ends / at_risk)
-    left = np.asarray(np.cumprod(staying), dtype=np.float64)
-    return Survival(times[is_end], left[is_end])
+    return Survival(times[is_end].tolist(), np.cumprod(staying)[is_end].tolist())
 
 
 class _Curve(NamedTuple):
@@ -97,8 +98,8 @@ class _Curve(NamedTuple):
     lasted longer and ended by themselves, [n + 1]."""
 
     all: Survival
-    ended: Ints
-    beyond: Floats
+    ended: list[int]
+    beyond: list[float]
 
     @classmethod
     def of(cls, runs: Sequence[tuple[int, bool, int]], now_ns: int, half_life_ns: int) -> Self:
@@ -107,13 +108,13 @@ class _Curve(NamedTuple):
         is_end = ended != 0
         weights = 0.5 ** (np.maximum(now_ns - at, 0) / half_life_ns)
         order = np.argsort(ran[is_end], kind="stable")
-        last = effective_sizes(weights[is_end][order])
-        return cls(survival(ran, is_end, weights), ran[is_end][order], last)
+        last = effective_sizes(weights[is_end][order]).tolist()
+        return cls(survival(ran, is_end, weights), ran[is_end][order].tolist(), last)
 
     def runs_beyond(self, age: int) -> float:
         """Return the effective number of runs that lasted longer than this and ended by
         themselves."""
-        return float(self.beyond[int(self.ended.searchsorted(age, side="right"))])
+        return self.beyond[bisect_right(self.ended, age)]
 
 
 def effective_sizes(weights: Floats) -> Floats:

@@ -6,11 +6,11 @@ import numpy as np
 
 from weft.core.engine.durations import AGAIN_NS, SECOND_NS, RunHistory
 from weft.core.ledger import FAR, Ledger
-from weft.core.ledger.table import Ints
+from weft.core.ledger.table import Bools, Ints
 
 UNKNOWN_WAIT_S = 30 * 86_400
 """Where places are compared, a pod of unknown end is taken to hold its GPU for this long."""
-MOST_CHANGED, MOST_OLD = 64, 64
+MOST_CHANGED, MOST_OLD = 8, 64
 """Changed nodes are updated at once if there are more than this many; and at most this many nodes
 with outdated values are updated per question."""
 
@@ -71,7 +71,9 @@ class GpuWaits:
         table = self._ledger.table
         over = (self._ends > 0) & (self._ends <= now_ns)
         unknown = self._ends >= FAR
-        rows = np.unique(table.device_node.take(np.flatnonzero(over | unknown)))
+        held: Bools = np.zeros(table.count, dtype=np.bool_)
+        held[table.device_node.take(np.flatnonzero(over | unknown))] = True
+        rows = np.flatnonzero(held)
         rows = rows[self._asked_ns.take(rows) + AGAIN_NS <= now_ns]
         oldest = np.argsort(self._asked_ns.take(rows), kind="stable")
         found: list[int] = rows.take(oldest[:MOST_OLD]).tolist()

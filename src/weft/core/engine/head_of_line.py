@@ -47,7 +47,7 @@ def decide(
 ) -> None:
     """Decide for a gang: place it; otherwise keep a place for it if its turn is due."""
     kept = engine.kept_places
-    passed = _passes(engine, head, now_ns) if engine.forecasts.on else []
+    passed = _passes(engine, head, now_ns) if kept.lends or engine.forecasts.on else []
     with kept.aside(head, passed):
         turn = kept.turns.get(members.gang.key)
         refused = gang_search.decide(engine, head, members, now_ns, out)
@@ -65,7 +65,7 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
     need be on a kept place, or preempt for it. Otherwise it waits, and if its turn is due a place
     is kept for it."""
     kept, uid = engine.kept_places, waiting.pod.uid
-    passed = _passes(engine, waiting, now_ns) if engine.forecasts.on else []
+    passed = _passes(engine, waiting, now_ns) if kept.lends or engine.forecasts.on else []
     with kept.aside(waiting, passed) as opened:
         turn = kept.turns.get(uid)
         if turn is not None and uid in engine.preemption.nominations:  # the API says so
@@ -94,7 +94,14 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
     """Return other pods' turns whose kept places the pod may use until the places are free."""
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
-    return engine.forecasts.passes(_starters(engine, waiting), closed, now_ns)
+    return _passed_by(engine, _starters(engine, waiting), closed, now_ns)
+
+
+def _passed_by(
+    engine: Engine, pods: list[PodRequest], turns: Sequence[LineTurn], now_ns: int
+) -> list[LineTurn]:
+    """Return the turns whose kept places these pods, which start together, may use."""
+    return engine.kept_places.lent(turns, now_ns) or engine.forecasts.passes(pods, turns, now_ns)
 
 
 def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
@@ -112,7 +119,7 @@ def _may_pass_too(
 ) -> bool:
     """Return True if the pod `elder` too may use all these places until they are free, or may take
     them."""
-    passes = engine.forecasts.passes(_starters(engine, elder), passed, now_ns)
+    passes = _passed_by(engine, _starters(engine, elder), passed, now_ns)
     may = [*engine.kept_places.open_to(elder.pod, elder.key[-1]), *passes]
     return all(turn in may for turn in passed)
 
@@ -301,7 +308,7 @@ def _is_for(
     starters = _starters(engine, waiting)
     runs_as = frozenset((*kinds_of(p), p.shape.expected_s, p.deadline_s) for p in starters)
     if (passes := pass_too.get(runs_as)) is None:
-        passes = pass_too[runs_as] = bool(engine.forecasts.passes(starters, turns, now_ns))
+        passes = pass_too[runs_as] = bool(_passed_by(engine, starters, turns, now_ns))
     return passes
 
 

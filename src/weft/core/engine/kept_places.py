@@ -12,7 +12,7 @@ kept places.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -140,6 +140,7 @@ class KeptPlaces:
         keeps, self.at_once = discipline.reserves, discipline.at_once or rules.at_once
         self.rules, self.on = rules, keeps and (rules.after_ns > 0 or rules.pods_after_ns > 0)
         self.serves_pods = keeps and rules.pods_after_ns > 0
+        self.lends = discipline.lends
         self.turns: dict[str, LineTurn] = {}
         self.paused: dict[str, int] = {}
         self._unfit: dict[GroupKey, int] = {}
@@ -224,6 +225,12 @@ class KeptPlaces:
         """Return the turns whose places this pod may take: it has a higher priority, or came
         earlier. A pod that is not in the queue has no number."""
         return [turn for turn in self.kept() if goes_before(pod, number, turn)]
+
+    def lent(self, turns: Iterable[LineTurn], now_ns: int) -> list[LineTurn]:
+        """Return the turns whose places are lent to pods that fit nowhere else."""
+        half_ns = self.rules.keep_for_ns // 2
+        single = (turn for turn in turns if self.lends and turn.members is None)
+        return [turn for turn in single if now_ns < turn.until_ns - half_ns]
 
     def below(self, priority: int) -> list[LineTurn]:
         """Return the turns of pods of a lower priority that have a kept place."""

@@ -35,6 +35,15 @@ MOST_ROOM = 512
 """The most pods for which room is counted on one GPU or node."""
 
 
+class _Wanted(NamedTuple):
+    """A request for room: for how many pods, of how many entries at least the cheapest are returned
+    (`most`; None: all), and the wait for each GPU, [D]."""
+
+    pods: int
+    most: int | None
+    waits_s: Ints | None
+
+
 class _Room(NamedTuple):
     """Room for one more pod per entry, the cheapest first: the node's row, the cost, and the GPUs
     (device rows) that have to be freed; [n], [n], and [n, GPUs of a pod]."""
@@ -115,10 +124,11 @@ def _find(
     stay = _kept_for_others(engine, claim.largest)
     stay += [holdings[uid].placement for uid in claim.placed if uid in holdings]
     stays, held = {place.uid for place in stay}, _held(table, stay)
+    most = None if only is not None or claim.topology_key else needed << ROUNDS
 
     def room_for(waiting: WaitingPod) -> _Room:
         known = engine.assess(waiting.profile, waiting.pod)
-        room = _room(table, known, held, needed, claim.waits_s)
+        room = _room(table, known, held, _Wanted(needed, most, claim.waits_s))
         return room if only is None else room.at(np.flatnonzero(np.isin(room.rows, only)))
 
     room = room_for(claim.largest)
@@ -173,10 +183,8 @@ def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:
 # --- room, and what it costs ----------------------------------------------------------------------
 
 
-def _room(
-    table: LedgerTable, known: Assessment, held: Bools, needed: int, waits_s: Ints | None
-) -> _Room:
-    demand = known.demand
+def _room(table: LedgerTable, known: Assessment, held: Bools, wanted: _Wanted) -> _Room:
+    demand, needed, waits_s = known.demand, wanted.pods, wanted.waits_s
     need, per_pod = _largest(demand), demand.gpus
     if need is not None:
         devices, ends = _gpus(table, demand, need, held, needed)
@@ -209,8 +217,11 @@ def _room(
         if asked:
             costs = costs + _lacking(nth, asked, free.take(rows), total.take(rows))
             fits &= nth * asked <= total.take(rows)
-    order = np.lexsort((rows, table.gpus.take(rows), ends, costs))
-    order = order[fits[order]]
+    kept = np.flatnonzero(fits)
+    if wanted.most is not None and len(kept) > (most := wanted.most):
+        kept = kept[costs[kept] <= np.partition(costs[kept], most)[most]]
+    keys = (rows, table.gpus.take(rows), ends, costs)
+    order = kept[np.lexsort([key[kept] for key in keys])]
     return _Room(rows[order], costs[order], grouped[order])
 
 

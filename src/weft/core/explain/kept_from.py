@@ -27,6 +27,8 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
     kept = engine.kept_places
     waiting = engine.queue.get(pod.uid)
     closed = kept.closed_to(pod, -1 if waiting is None else waiting.key[-1])
+    lent = kept.lent(closed, engine.residencies.now_ns)
+    closed = [turn for turn in closed if turn not in lent]
     if not (uids := kept.uids(closed)):
         return []
     with engine.trial(uids):

@@ -536,7 +536,7 @@ def test_a_clock_that_jumps_back_leaves_the_gang_its_start() -> None:
     assert {"train-0", "train-1"} <= world.bound.keys()
 
 
-@pytest.mark.parametrize("discipline", ["reserve", "easy", "conservative", "shortest"])
+@pytest.mark.parametrize("discipline", ["reserve", "lend", "easy", "conservative", "shortest"])
 def test_of_ten_thousand_pods_that_wait_the_first_have_their_places(discipline: Discipline) -> None:
     """Each asks for four GPUs, in 50 shapes; as they end one after another the next start."""
     world = World(*(node(name, gpus=4) for name in "ab"), rules=rules(discipline))

@@ -64,7 +64,7 @@ def test_the_textbook_example() -> None:
     censored = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
     ran = np.array(ended + censored)
     curve = survival(ran, np.arange(21) < 9, np.ones(21))
-    assert curve.times.tolist() == [6, 7, 10, 13, 16, 22, 23]
+    assert curve.times == [6, 7, 10, 13, 16, 22, 23]
     wanted = [0.857, 0.807, 0.753, 0.690, 0.627, 0.538, 0.448]
     assert curve.left == pytest.approx(wanted, abs=0.0005)
     assert curve.quantile(0.5, 0) == 23

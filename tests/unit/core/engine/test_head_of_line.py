@@ -1,9 +1,12 @@
 """A gang at the head of its priority has its place kept after a while."""
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from engine_talk import SECOND, places
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -659,3 +662,23 @@ def test_a_group_whose_size_is_unknown_is_said_to_wait_whatever_should_state_it(
     """That may be a PodGroup, an annotation, or an owner."""
     words = gang_in_words(GangDecision("team/train", least=0, there=2, found=0))
     assert words == "the size of group team/train is not known, so its pods wait"
+
+
+@given(st.integers(0, 1 << 30), st.integers(17, 60))
+def test_of_many_nodes_the_one_is_kept_where_least_has_to_end(seed: int, count: int) -> None:
+    """Equally good nodes: the one with fewer GPUs, then the first."""
+    draw = Random(seed)
+    sizes = [draw.choice([2, 4]) for _ in range(count)]
+    nodes = [node(f"n{at:02}", gpus=size) for at, size in enumerate(sizes)]
+    world = World(*nodes, rules=replace(RULES, pods_after_ns=5 * MINUTE))
+    least = []
+    for at, size in enumerate(sizes):
+        milli = [draw.choice([100, 300, 900]) for _ in range(size)]
+        for gpu, each in enumerate(milli):
+            held = placement(f"h{at}-{gpu}", f"n{at:02}", gpu, milli=each)
+            world.tell(PodSeenBound(held))
+        least.append((sum(sorted(milli)[:2]), size, at))
+    world.add(pod("large", gpus=2))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.nodes == [f"n{min(least)[2]:02}"]

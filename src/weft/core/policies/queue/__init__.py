@@ -8,6 +8,7 @@ from weft.core.policies.queue.conservative import ConservativeBackfill
 from weft.core.policies.queue.discipline import QueueDiscipline
 from weft.core.policies.queue.easy import EasyBackfill
 from weft.core.policies.queue.first_fit import WhoeverFits
+from weft.core.policies.queue.lend import Lend
 from weft.core.policies.queue.reserve import Reserve
 from weft.core.policies.queue.shortest import ShortestFirst
 
@@ -16,6 +17,7 @@ DISCIPLINES: dict[str, QueueDiscipline] = {
     for each in (
         WhoeverFits(),
         Reserve(),
+        Lend(),
         EasyBackfill(),
         ConservativeBackfill(),
         ShortestFirst(),

@@ -40,6 +40,9 @@ class QueueDiscipline:
     """True if the discipline needs pods' expected running times."""
     orders = False
     """True if the discipline orders pods by their expected running times."""
+    lends = False
+    """True if a single pod's kept place is lent to pods that fit nowhere else, in the first half of
+    the time for which it is kept."""
     at_once: int | None = None
     """Maximum number of places kept for each profile and priority; None: as configured."""
 

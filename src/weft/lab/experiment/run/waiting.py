@@ -51,7 +51,7 @@ _DISCIPLINES = {
     "reserve": _KEPT,
     "easy": replace(_KEPT, discipline="easy"),
     "shortest": replace(_KEPT, discipline="shortest"),
-    "reserve-long": _KEPT_LONG,
+    "lend": replace(_KEPT_LONG, discipline="lend"),
     "easy-long": replace(_KEPT_LONG, discipline="easy"),
 }
 QUEUE_RULES = {
@@ -70,8 +70,9 @@ QUEUE_RULES = {
 """Queue disciplines by name.
 
 All but `first-fit` reserve a place for a pod of several GPUs after five minutes, for half an hour;
-with `-long` for up to three pods at once, for a day each. With `-move-N`, N % of the pods with a
-part of a GPU may be moved. Run times are learnt, or with `-said` declared by pods."""
+`lend`, and those with `-long`, for up to three pods at once, for a day each. With `-move-N`, N % of
+the pods with a part of a GPU may be moved. Run times are learnt, or with `-said` declared by
+pods."""
 
 
 class WaitingRunner:

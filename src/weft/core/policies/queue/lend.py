@@ -1,0 +1,13 @@
+"""Lend: a kept place is lent to every pod that fits nowhere else."""
+
+from weft.core.policies.queue.discipline import QueueDiscipline
+
+
+class Lend(QueueDiscipline):
+    """Keeps places as `reserve` does, but a pod that fits nowhere else may use the kept place of a
+    single pod in the first half of the time for which it is kept. So pods that fit elsewhere stay
+    away from it, and none waits for it. In the second half nobody may use it, so that no pod
+    starves. It does not depend on running times."""
+
+    name = "lend"
+    lends = True
