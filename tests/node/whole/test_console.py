@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import images
@@ -15,10 +16,12 @@ from control_plane import OUR_ACCOUNTS as ACCOUNTS
 from kube_api import Object
 from real_node import has_begun
 from test_console_live import may_list_pods, token_of, until
+from test_deploy import once_allowed
 from weft_process import pod
 from whole_cluster import ROOT, WholeCluster, as_users_install
 
 from weft.console.picture import Picture
+from weft.kube.codec import PODS
 
 PAGE = ROOT / "docs" / "howto" / "see-the-cluster-in-a-browser.md"
 SYSTEM = "weft-system"
@@ -65,6 +68,8 @@ def test_a_viewer_sees_pods_come_and_no_names_of_others(
         cluster.plane.create_namespace(namespace)
     for item in may_list_pods(OWN, "viewer"):
         cluster.api.create(item)
+    with closing(cluster.plane.api_for(f"system:serviceaccount:{OWN}:viewer")) as viewer:
+        once_allowed(viewer, PODS.of(OWN))  # the console keeps an answer for a minute
     token = token_of(cluster.plane, OWN, "viewer")
     assert got(console, "/api/about", "")[0] == 401
     assert not shares(until(url, lambda new: bool(new.gpus), token))
