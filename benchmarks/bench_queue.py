@@ -48,6 +48,7 @@ BASE = HeadOfLine(AFTER_NS, KEPT_NS, AFTER_NS, at_once=PLACES)
 RULES = {
     "first-fit": NOTHING_KEPT,
     "reserve": BASE,
+    "lend": replace(BASE, discipline="lend"),
     "easy": replace(BASE, discipline="easy"),
     "conservative": replace(BASE, discipline="conservative"),
     "shortest": replace(BASE, discipline="shortest"),
