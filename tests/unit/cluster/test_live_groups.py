@@ -84,13 +84,15 @@ class Told(World):
 
 
 @asynccontextmanager
-async def world(*served: str, denied: tuple[str, str] | None = None) -> AsyncIterator[Told]:
+async def world(
+    *served: str, denied: tuple[str, str] | None = None, **how: Any
+) -> AsyncIterator[Told]:
     async with FakeApiServer(has_groups=served) as server, client_of(server) as client:
         if denied is not None:
             server.access.denied.add(denied)
         server.add("nodes", node("n"))
         server.add("namespaces", {"metadata": {"name": "d"}})
-        made = Told(server, client, Fgd())
+        made = Told(server, client, Fgd(), **how)
         made.events = []
         decide = made.live.decide
 
@@ -167,6 +169,17 @@ async def test_pods_of_a_composite_group_wait_with_that_reason() -> None:
         asked = made.live.parse(made.live.pods.pods["d", "a"]).shape.constraints
         assert "it is part of CompositePodGroup all" in asked.unsupported
         assert not made.server.get("pods", "a", "d")["spec"].get("nodeName")
+
+
+async def test_pods_of_a_group_above_the_configured_size_say_so() -> None:
+    async with world(PLUGINS, gang_pods=1) as made:
+        made.server.add(f"podgroups.{PLUGINS}", group({"minMember": 2}))
+        for name in "ab":
+            made.server.add("pods", member(name, nodeSelector={}))
+        await until(lambda: 2 in made.least("b"))
+        asked = made.live.parse(made.live.pods.pods["d", "b"]).shape.constraints
+        assert "needs 2 pods together, and queue.gangPods allows 1" in asked.unsupported
+        assert not made.server.get("pods", "b", "d")["spec"].get("nodeName")
 
 
 async def test_a_bound_pods_group_is_told_with_it() -> None:

@@ -37,7 +37,10 @@ class GatheringPods:
         had_quorum = before is not None and before.has_quorum
         members = self.gangs.placed(uid, gang)
         if had_quorum or not members.has_quorum:
-            if members.head is not None and not members.is_complete:  # the gang's size was changed
+            resized = members.head is not None and not members.is_complete
+            # The head itself may have been bound by another scheduler.
+            headless = members.head is None and members.is_complete and not had_quorum
+            if resized or headless:
                 self._gather(members, now_ns)
             return
         head, members.head, members.short_since_ns = members.head, None, None

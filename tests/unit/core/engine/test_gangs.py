@@ -145,6 +145,17 @@ def test_who_was_bound_before_a_restart_counts() -> None:
     assert add(engine, member("p3")) == {"p3": "a"}
 
 
+def test_the_rest_of_a_gang_goes_on_when_another_scheduler_binds_the_pod_that_waited_for_all() -> (
+    None
+):
+    engine = engine_of(node("a", gpus=1))
+    pair = replace(FOUR, least=2)
+    assert add(engine, *members("p0", "p1", gang=pair)) == {}
+    engine.handle(PodSeenBound(placement("p0", "a", 0, milli=1000), gang=pair), SECOND)
+    commands = engine.handle(NodesChanged((node("b", gpus=1),)), 60 * SECOND)
+    assert places(commands) == {"p1": "b"}
+
+
 def test_a_refused_binding_is_tried_again_by_itself() -> None:
     engine = engine_of(node("a", gpus=4))
     add(engine, *members("p0", "p1", "p2", "p3"))
