@@ -15,7 +15,7 @@ from strict_cluster import (
     node_with,
 )
 
-from weft.model.heartbeat import heartbeat_name
+from weft.model.agent_offer import heartbeat_name
 
 NODES, PODS = "/api/v1/nodes", f"/api/v1/namespaces/{TEAM}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases"

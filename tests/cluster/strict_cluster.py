@@ -14,8 +14,8 @@ from control_plane import NODE_HAS, ControlPlane
 from kube_api import Api, ApiError, Object
 
 from weft.cluster.admission.protection import Writers, protection_policies
+from weft.model.agent_offer import heartbeat_name
 from weft.model.annotations import AGENT, SCHEDULE, SCHEDULE_ENABLED
-from weft.model.heartbeat import heartbeat_name
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RBAC = "rbac.authorization.k8s.io"

@@ -29,8 +29,8 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.events import EventOptions, EventWriter, Note
 from weft.kube.structs import ObjectReference
+from weft.model.agent_offer import heartbeat_name
 from weft.model.annotations import AGENT
-from weft.model.heartbeat import heartbeat_name
 
 MARKS = {key: f"value-{number}" for number, key in enumerate(KEYS)}
 IN_FORCE_S = 60.0

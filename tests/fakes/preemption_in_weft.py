@@ -14,9 +14,9 @@ from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.least_stranding import LeastStranding
 from weft.dialects.dialect import DialectSettings
-from weft.kube.budgets import DISRUPTION_BUDGETS
 from weft.kube.clock import SystemClock
 from weft.kube.codec import NODES, PODS, Resource
+from weft.kube.eviction import DISRUPTION_BUDGETS
 from weft.kube.pods import Pod
 from weft.kube.watch import Added
 from weft.model import PodRequest

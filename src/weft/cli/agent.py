@@ -124,8 +124,8 @@ def agent(
         from weft.cluster.config.form import Configuration
         from weft.cluster.config.read import read
         from weft.host.agent import AgentHosting, host
+        from weft.node.supervisor.delivery_lock import handed_over
         from weft.node.supervisor.fork_server import begin_when_told
-        from weft.node.supervisor.handed_over import handed_over
 
         begin_when_told(os.environ, AT_THE_START)
         settings = read(config) if config is not None else Configuration()

@@ -55,17 +55,17 @@ class LivedEvent(Protocol):
 
     @property
     def number(self) -> int:
-        """Its number, one higher than that of the event before."""
+        """The event's number, one higher than that of the previous event."""
         ...
 
     @property
     def at_ns(self) -> int:
-        """When, nanoseconds since 1970."""
+        """The time of the event, nanoseconds since 1970."""
         ...
 
     @property
     def kind(self) -> str:
-        """Its kind, one word."""
+        """The event's kind, one word."""
         ...
 
     @property

@@ -20,7 +20,7 @@ import msgspec
 from weft.host.shell import Kept, Part, Runnable, Shell, cancel
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.node_pods import NodePods
-from weft.node.supervisor.handed_over import HandedOver
+from weft.node.supervisor.delivery_lock import HandedOver
 
 log = logging.getLogger("weft.agent")
 

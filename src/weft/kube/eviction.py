@@ -3,7 +3,38 @@
 from typing import Literal, NamedTuple
 
 from weft.kube.client import ApiClient
+from weft.kube.codec import Resource
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.pods import LabelSelector
+from weft.model.manifest import Api, ObjectMeta
+
+# --- disruption budgets ---------------------------------------------------------------------------
+
+
+class DisruptionBudgetSpec(Api, frozen=True, gc=False):
+    """The spec of a PodDisruptionBudget."""
+
+    selector: LabelSelector | None = None
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+class DisruptionBudgetStatus(Api, frozen=True, gc=False):
+    """The status of a PodDisruptionBudget: how many of its pods may be evicted now."""
+
+    disruptions_allowed: int = 0
+
+
+class DisruptionBudget(Api, frozen=True, gc=False):
+    """A policy/v1 PodDisruptionBudget."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+DISRUPTION_BUDGETS = Resource("/apis/policy/v1", "poddisruptionbudgets", DisruptionBudget)
+
 
 _TOO_MANY, _TOO_LATE = 429, 504
 

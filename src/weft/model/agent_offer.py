@@ -63,3 +63,17 @@ def decode_offer(text: str) -> AgentOffer:
     if len(offer.isolation) > _MOST_MODES or any(len(m) > MOST_LETTERS for m in offer.isolation):
         raise ValueError(f"more than {_MOST_MODES} isolation modes, or an invalid name")
     return offer
+
+
+# --- heartbeat ------------------------------------------------------------------------------------
+# The Lease by which a node's agent says that it delivers: its name, and when it is late.
+
+
+HEARTBEAT_PREFIX: Final = "weft-agent-"
+HEARTBEAT_LATE_S: Final = 14
+"""An agent renews its Lease every 10 s; one attempt may fail."""
+
+
+def heartbeat_name(node: str) -> str:
+    """Return the name of the Lease of this node's agent."""
+    return f"{HEARTBEAT_PREFIX}{node}"

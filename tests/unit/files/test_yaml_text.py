@@ -7,7 +7,7 @@ import pytest
 
 from weft.cluster.config.read import decode
 from weft.files.yaml_text import DEPTH, BrokenYamlError, load
-from weft.kube.kubeconfig import read
+from weft.kube.config import read
 from weft.model import BadInputError
 
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"

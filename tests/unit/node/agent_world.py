@@ -27,7 +27,7 @@ from weft.model.delivery import (
 from weft.node.agent.usage import WatchedPod
 from weft.node.devices.fake import FakeReader
 from weft.node.nri import nri_pb2 as nri
-from weft.node.supervisor.handed_over import HandedOver
+from weft.node.supervisor.delivery_lock import HandedOver
 
 NODE = "n1"
 GPUS = """gpus: [{model: A100, memoryMiB: 40000, count: 2, paths: [/dev/null]}]

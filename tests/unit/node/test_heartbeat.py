@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_world import NODE, NodeWorld, node_world
 
-from weft.model.heartbeat import HEARTBEAT_LATE_S, heartbeat_name
+from weft.model.agent_offer import HEARTBEAT_LATE_S, heartbeat_name
 
 
 async def said(world: NodeWorld, holder: str, not_at: str = "") -> dict[str, Any]:

@@ -16,9 +16,8 @@ from fakes.nri_runtime import FakeRuntime, NotCreatedError
 from weft.model.annotations import ASKED, DELIVERY
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.plugin import NriPlugin, PluginOptions
-from weft.node.supervisor.delivery_lock import DeliveryLock
-from weft.node.supervisor.guard import GUARD_OPTIONS, ShareGuard
-from weft.node.supervisor.handed_over import HandedOver, handed_over
+from weft.node.supervisor.delivery_lock import DeliveryLock, HandedOver, handed_over
+from weft.node.supervisor.supervisor import GUARD_OPTIONS, ShareGuard
 
 AWAY = "the agent of this node is away"
 QUICK = msgspec.structs.replace(GUARD_OPTIONS, first_delay_s=0.001, most_delay_s=0.01)

@@ -15,8 +15,8 @@ from typing import Any
 from weft.cluster.admission.cel import is_one_of, listed, quoted
 from weft.cluster.admission.scheduling import API
 from weft.dialects.catalog import RESOURCES
+from weft.model.agent_offer import HEARTBEAT_PREFIX
 from weft.model.annotations import AGENT
-from weft.model.heartbeat import HEARTBEAT_PREFIX
 
 # --- validating policies --------------------------------------------------------------------------
 # Builds ValidatingAdmissionPolicies and their bindings (v1 from Kubernetes 1.30) as API

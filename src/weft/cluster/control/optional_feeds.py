@@ -25,11 +25,11 @@ from weft.cluster.state.pods import PodView
 from weft.core.engine import BudgetsChanged
 from weft.dialects.group_objects import KubePodGroup
 from weft.kube.access import ResourceRight
-from weft.kube.budgets import DISRUPTION_BUDGETS
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import NAMESPACES, MetaOnly, Resource
 from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.eviction import DISRUPTION_BUDGETS
 from weft.kube.preflight import lacking_of, served_versions, serves
 from weft.kube.watch import Change, ChangeStream, Synced, WatchFeed
 

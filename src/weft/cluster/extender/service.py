@@ -30,8 +30,14 @@ from weft.cluster.extender.protocol import (
 )
 from weft.cluster.extender.routes import Route
 from weft.core.engine import Bind, BindOn, BindOnRefused, PodFitsNowhere
-from weft.core.engine.offered_victims import OfferedVictims, offered_victims
-from weft.core.engine.questions import Answers, RowLookup, scores, which_fit
+from weft.core.engine.questions import (
+    Answers,
+    OfferedVictims,
+    RowLookup,
+    offered_victims,
+    scores,
+    which_fit,
+)
 from weft.core.explain.sentences import CHANGED, NO_LEASE, NOT_READY, UNANSWERED, UNKNOWN_NODE
 from weft.core.framework import Profile
 from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome

@@ -15,9 +15,14 @@ from weft.kube.errors import ApiError
 from weft.kube.services import everything
 from weft.kube.structs import Lease
 from weft.model import BadInputError, parse_quantity
-from weft.model.agent_offer import BY_NAME, AgentOffer, decode_offer
+from weft.model.agent_offer import (
+    BY_NAME,
+    HEARTBEAT_LATE_S,
+    HEARTBEAT_PREFIX,
+    AgentOffer,
+    decode_offer,
+)
 from weft.model.annotations import AGENT
-from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
 from weft.model.runtimes import how_to_close
 
 ASSUMED = "elasticgpu.io/assumed"

@@ -16,7 +16,6 @@ from weft.cluster.state.groups import (
 from weft.cluster.state.koordinator_devices import DEVICES
 from weft.dialects.group_objects import KubePodGroup
 from weft.dialects.koordinator import KoordinatorDevice
-from weft.kube.budgets import DISRUPTION_BUDGETS, DisruptionBudget
 from weft.kube.codec import (
     CLAIMS,
     CONFIG_MAPS,
@@ -41,6 +40,7 @@ from weft.kube.dra import (
     ResourceClaim,
     ResourceSlice,
 )
+from weft.kube.eviction import DISRUPTION_BUDGETS, DisruptionBudget
 from weft.kube.pods import Pod
 from weft.kube.structs import (
     ConfigMap,

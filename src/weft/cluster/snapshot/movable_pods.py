@@ -8,7 +8,7 @@ from typing import NamedTuple
 from weft.cluster.snapshot.state import SnapshotState
 from weft.cluster.state.pod_facts import made_anew, why_it_stays
 from weft.core.engine.move_trials import MovablePod
-from weft.kube.budgets import DisruptionBudget
+from weft.kube.eviction import DisruptionBudget
 from weft.kube.pods import LabelSelector, Pod, SelectorRequirement
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL

@@ -30,10 +30,10 @@ from weft.core.engine.nominations import is_kept
 from weft.core.explain.queue_rows import QueueCounts, QueueRow
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
-from weft.kube.budgets import DISRUPTION_BUDGETS
 from weft.kube.client import JSON, ApiClient, Endpoint, FixedCredentials
 from weft.kube.codec import CONFIG_MAPS, LEASES
 from weft.kube.errors import NotFoundError
+from weft.kube.eviction import DISRUPTION_BUDGETS
 from weft.kube.pods import Pod
 from weft.kube.structs import ApiStatus
 from weft.model import BadInputError, Node, PodRequest, Shape

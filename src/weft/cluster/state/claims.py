@@ -511,7 +511,7 @@ class ClaimView:
         return holder in self._charges
 
     def charge_of(self, holder: str) -> ClaimCharge:
-        """Return the holder's part of its node."""
+        """Return the holder's charge on its node."""
         return self._charges[holder]
 
     def name_of(self, holder: str) -> str:

@@ -29,8 +29,8 @@ from weft.kube.dra import ResourceSlice
 from weft.kube.structs import ConfigMap, KubeNode, Lease
 from weft.kube.watch import Change, Deleted
 from weft.model import BadInputError, ClosedNode, Constraints, Node
+from weft.model.agent_offer import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
 from weft.model.annotations import AGENT
-from weft.model.heartbeat import HEARTBEAT_LATE_S, HEARTBEAT_PREFIX
 from weft.model.log_fields import about
 from weft.model.manifest import NodeImage
 from weft.model.node import CardNames

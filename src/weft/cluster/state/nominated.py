@@ -7,7 +7,7 @@ from weft.cluster.state.pods import PodView
 from weft.cluster.state.volume_rules import labels_of
 from weft.core.engine import BudgetsChanged, PodNominated
 from weft.core.preempt import Budget
-from weft.kube.budgets import DisruptionBudget
+from weft.kube.eviction import DisruptionBudget
 from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
 from weft.kube.watch import Change, Deleted
 from weft.model import BadInputError, PodRequest

@@ -75,7 +75,7 @@ class MoveTrials:
         return sum(self.movable[uid].lost_gpu_s for uid in uids)
 
     def assess(self, pod: PodRequest) -> Assessment:
-        """Assess as the engine does, with a cache of its own."""
+        """Assess all nodes for the pod as the engine does, with a separate cache."""
         engine = self.engine
         profile = engine.profile_of(pod)
         self._assessor.observed = engine.assessor.observed

@@ -19,7 +19,6 @@ from weft.core.framework import Profile
 from weft.core.framework import policy as ask
 from weft.core.framework.signals import FRESH, STALE, Bytes, Floats, SignalsView
 from weft.core.ledger.table import Bools, LedgerTable
-from weft.core.ledger.unharvested import nothing_idle
 from weft.model import PodRequest, Share
 
 Age = Literal["FRESH", "STALE", "MISSING"]
@@ -290,3 +289,24 @@ def without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
         return
     with engine.trial(uids):
         yield
+
+
+# --- a ledger without measurements ----------------------------------------------------------------
+
+
+@contextmanager
+def nothing_idle(table: LedgerTable) -> Iterator[None]:
+    """Show policies a ledger whose pods leave no memory idle, for the duration of the context. Only
+    two columns change, and no version: use a separate `Assessor`."""
+    if not table.harvests:
+        yield
+        return
+    harvest, unneeded = table.device_memory_harvest.copy(), table.device_unneeded.copy()
+    by_requests = np.maximum(0, table.device_memory_total - table.device_memory_promised)
+    in_use = (table.device_pods > 0) & (table.device_usable > 0)
+    table.device_memory_harvest[in_use] = by_requests[in_use]
+    table.device_unneeded[:] = -1
+    try:
+        yield
+    finally:
+        table.device_memory_harvest[:], table.device_unneeded[:] = harvest, unneeded

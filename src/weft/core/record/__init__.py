@@ -13,9 +13,8 @@ from weft.core.record.file import (
     Recorder,
     records_of,
 )
-from weft.core.record.moment import explain
 from weft.core.record.reading import FileCheck, read
-from weft.core.record.replay import ReplayResult, replay
+from weft.core.record.replay import ReplayResult, explain, replay
 
 __all__ = [
     "DecisionLine",

@@ -23,9 +23,8 @@ from weft.kube.pods import ENDED
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, Lease
 from weft.model import BadInputError
-from weft.model.agent_offer import decode_offer
+from weft.model.agent_offer import HEARTBEAT_PREFIX, decode_offer, heartbeat_name
 from weft.model.annotations import ADVERTISES, AGENT, INVENTORY
-from weft.model.heartbeat import HEARTBEAT_PREFIX, heartbeat_name
 from weft.model.log_fields import about
 from weft.node.agent.accounting import own_resources
 from weft.node.agent.discovery import ANNOTATIONS, is_model

@@ -16,7 +16,7 @@ from weft.kube.client import JSON, MERGE_PATCH, ApiClient
 from weft.kube.clock import rfc3339_micro
 from weft.kube.codec import LEASES
 from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
-from weft.model.heartbeat import HEARTBEAT_LATE_S, heartbeat_name
+from weft.model.agent_offer import HEARTBEAT_LATE_S, heartbeat_name
 
 log = logging.getLogger("weft.agent")
 

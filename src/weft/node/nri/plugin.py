@@ -95,7 +95,7 @@ class PluginOptions(msgspec.Struct, frozen=True):
     runtime drops the plugin.
 
     `mark`: an annotation added to each container answered for, which a later plugin checks
-    (`node/supervisor/guard.py`); "" for none. `creations_only`: receive only creations of
+    (`node/supervisor/supervisor.py`); "" for none. `creations_only`: receive only creations of
     containers.
     """
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from weft.kube.log_lines import TEXT_FORM, JsonFormatter
 from weft.model import WeftError
 from weft.node.nri.plugin import NriPlugin
-from weft.node.supervisor.delivery_lock import DeliveryLock
+from weft.node.supervisor.delivery_lock import DeliveryLock, HandedOver
 from weft.node.supervisor.fork_server import ForkServer
-from weft.node.supervisor.guard import GUARD_OPTIONS, ShareGuard
-from weft.node.supervisor.handed_over import HandedOver
-from weft.node.supervisor.supervisor import Supervisor
+from weft.node.supervisor.supervisor import GUARD_OPTIONS, ShareGuard, Supervisor
 
 log = logging.getLogger("weft.agent")
 

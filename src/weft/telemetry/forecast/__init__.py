@@ -10,12 +10,12 @@ A missing sample is NaN. Samples are equally spaced; the newest is the last colu
 from weft.telemetry.forecast.forecasters import (
     Ar,
     Ewma,
+    Forecast,
     Forecaster,
     FourierAr,
     Last,
     SeasonalNaive,
     Selector,
 )
-from weft.telemetry.forecast.result import Forecast
 
 __all__ = ["Ar", "Ewma", "Forecast", "Forecaster", "FourierAr", "Last", "SeasonalNaive", "Selector"]

@@ -6,12 +6,11 @@ that series only. Forecasts are not clipped: callers know which values are possi
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.telemetry.forecast.result import Forecast
 from weft.telemetry.forecast.statistics import (
     Autoregression,
     Bools,
@@ -20,6 +19,20 @@ from weft.telemetry.forecast.statistics import (
     autoregress,
     fit_shared,
 )
+
+
+class Forecast(NamedTuple):
+    """The next samples of many series, [s, h]: expected values and the bounds they should stay
+    within.
+
+    `mean` is NaN where no forecast is possible. Bounds are −∞ and ∞ where no error was ever
+    measured: a comparison with either then never admits a pod.
+    """
+
+    mean: Floats
+    lower: Floats
+    upper: Floats
+
 
 # --- errors of a forecaster -----------------------------------------------------------------------
 # Errors of a forecaster: forecasts from earlier points of the history, compared with later

@@ -11,8 +11,7 @@ from weft.core.engine import (
     PodBound,
     PodGone,
 )
-from weft.core.engine.offered_victims import OfferedVictims, offered_victims
-from weft.core.engine.questions import scores, which_fit
+from weft.core.engine.questions import OfferedVictims, offered_victims, scores, which_fit
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.catalog import built_in

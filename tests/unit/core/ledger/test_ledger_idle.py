@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.core.explain.counterfactual import nothing_idle
 from weft.core.ledger import Ledger, RequestLimits, audit
-from weft.core.ledger.unharvested import nothing_idle
 from weft.testing import node, placement
 
 LENDING = RequestLimits(harvest_permille=1500)
