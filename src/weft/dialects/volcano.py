@@ -250,7 +250,7 @@ def _held(
         if len({each.uuid for each in held}) != asked or None in cards:
             gives = ", ".join(each.uuid for each in held) or "none"
             text = f"{IDS} gives container {container.name} the cards {gives[:200]}"
-            text += f": it asks for {asked}, of those that its node shows"
+            text += f": the container requests {asked}, all from its node"
             return None, WrongMark("mark-names-unknown-card", text)
         for each, gpu in zip(held, cards, strict=True):
             if gpu is not None:

@@ -78,9 +78,9 @@ def _parts(
     a = likeness.other[asked.other[:, None], basis.other[None, :]][0]
     unit = "speed" if target.link == "speed" else "log speed"
     own = {
-        "what the victim suffers": settings.suffers * v,
-        "what the other inflicts": settings.inflicts * a,
-        "how the two fit": settings.fits * v * a,
+        "how much the target slows down": settings.suffers * v,
+        "how much the other slows down its neighbours": settings.inflicts * a,
+        "this combination of the two": settings.fits * v * a,
     }
     whole = between(settings, likeness, asked, basis)[0]
     base = whole - sum(own.values())

@@ -123,7 +123,7 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
         *(
             _denial(
                 _only_differ(f"metadata.{field}", own),
-                f"an agent writes of a node's {field} those of its GPUs alone",
+                f"an agent may change only the {field} of a node that are about its GPUs",
             )
             for field, own in parts.items()
         ),

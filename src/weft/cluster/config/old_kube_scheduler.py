@@ -50,11 +50,11 @@ _GONE_PLUGINS = {
     "NodeResourcesLeastAllocated": "is NodeResourcesFit with scoringStrategy LeastAllocated",
     "NodeResourcesMostAllocated": "is NodeResourcesFit with scoringStrategy MostAllocated",
     "RequestedToCapacityRatio": "is NodeResourcesFit with scoringStrategy RequestedToCapacityRatio",
-    "NodePreferAvoidPods": "is gone: taint such nodes",
-    "SelectorSpread": "is gone: PodTopologySpread's default constraints do it",
+    "NodePreferAvoidPods": "was removed: taint such nodes",
+    "SelectorSpread": "was removed: PodTopologySpread's default constraints replace it",
     "ServiceAffinity": "no longer exists: use pod affinity",
     "NodeLabel": "no longer exists: use node affinity",
-    "DefaultPodTopologySpread": "is gone: PodTopologySpread's default constraints do it",
+    "DefaultPodTopologySpread": "was removed: PodTopologySpread's default constraints replace it",
 }
 _SCORING = {
     "LeastRequestedPriority": "NodeResourcesFit",

@@ -164,7 +164,7 @@ def other_resources(cluster: ClusterReading) -> DoctorFinding:
             "it there, or keep the two kinds of pods on separate nodes"
         )
         return advice(check, f"advertised in addition to Weft's agent: {text}", mend)
-    return good(check, "none beside Weft's agent")
+    return good(check, "no other than Weft's agent")
 
 
 def merged_labels(cluster: ClusterReading) -> DoctorFinding:

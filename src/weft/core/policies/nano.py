@@ -98,7 +98,7 @@ class NanoLoadBinpack(NanoBinpack):
     and memory used."""
 
     name = "nano-load-binpack"
-    summary = "as nano-binpack, what is measured in use first"
+    summary = "as nano-binpack, by measured use first"
     source = "elastic-gpu-scheduler, pull request 11, rater Binpack"
     reads = frozenset({"signals"})
 
