@@ -129,51 +129,36 @@ def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path
         assert "<td>unknown</td>" in command(*asked, "-o", "html").stdout
 
 
-def test_what_is_used_of_workloads_beyond_those_told_by_name_is_of_the_others(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("by", "named", "rest"),
+    [
+        ("workload", "a", "(others)"),
+        ("queue", "team-a", "other"),
+        ("queue", "other", "other queues"),
+    ],
+)
+def test_what_is_used_of_groups_that_are_not_told_by_name_is_of_the_others(
+    by: str, named: str, rest: str, tmp_path: Path
 ) -> None:
-    """Sums stay whole: what is used is known of every workload, what is held only of the most."""
+    """Sums stay whole: what is used is known of every group, what is held only of the most
+    workloads and of the configured queues."""
     end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
     times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
     lines = []
     for rule, values in (
-        ("held", {"a": 3, "(others)": 2}),
-        ("used", {"a": 1, "b": 0.5, "c": 0.25}),
+        ("held", {named: 3, rest: 2}),
+        ("used", {named: 1, "b": 0.5, "c": 0.25}),
     ):
-        lines.append(f"# TYPE workload:weft_gpus_{rule} gauge")
+        lines.append(f"# TYPE {by}:weft_gpus_{rule} gauge")
         for name, value in values.items():
-            series = f'workload:weft_gpus_{rule}{{workload="{name}"}}'
+            series = f'{by}:weft_gpus_{rule}{{{by}="{name}"}}'
             lines += [f"{series} {value} {at}" for at in times]
     end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
     with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
-        asked = ("usage", "--prometheus", url, "--by", "workload", "--hours", 1, "--end", end)
+        asked = ("usage", "--prometheus", url, "--by", by, "--hours", 1, "--end", end)
         told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
     used = {row["group"]: row["used_gpu_hours"] for row in told["rows"]}
-    assert used == {"a": pytest.approx(1), "(others)": pytest.approx(0.75)}
-
-
-@pytest.mark.parametrize("configured", ["team-a", "other"])
-def test_what_is_used_of_queues_that_are_not_configured_is_of_the_others(
-    configured: str, tmp_path: Path
-) -> None:
-    rest = "other queues" if configured == "other" else "other"
-    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
-    times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
-    lines = []
-    for rule, values in (
-        ("held", {configured: 3, rest: 2}),
-        ("used", {configured: 1, "b": 0.5, "c": 0.25}),
-    ):
-        lines.append(f"# TYPE queue:weft_gpus_{rule} gauge")
-        for name, value in values.items():
-            series = f'queue:weft_gpus_{rule}{{queue="{name}"}}'
-            lines += [f"{series} {value} {at}" for at in times]
-    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
-    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
-        asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
-        told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
-    used = {row["group"]: row["used_gpu_hours"] for row in told["rows"]}
-    assert used == {configured: pytest.approx(1), rest: pytest.approx(0.75)}
+    assert used == {named: pytest.approx(1), rest: pytest.approx(0.75)}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -91,7 +91,7 @@ async def test_it_is_not_taken_back_while_the_watch_has_not_shown_it_yet() -> No
         made.server.add("pods", member("b", nodeSelector={"no": "where"}))
         made.server.add("pods", pod("after", 1_000))
         await until(lambda: made.server.get("pods", "after", "d")["spec"].get("nodeName"))
-        await until(lambda: made.parts.groups._task is None)
+        await until(lambda: not made.parts.groups._task.runs)
         assert said(made)["status"] == "True"
         assert made.server.requests[PATCHES] == 1
 
@@ -113,7 +113,7 @@ async def test_that_a_group_had_places_is_written_whoever_waits_before_it_is() -
         await held.struck.wait()
         made.server.add("pods", member("b", nodeSelector={"no": "where"}))
         await until(lambda: said(made).get("status") == "True")
-        await until(lambda: made.parts.groups._task is None)
+        await until(lambda: not made.parts.groups._task.runs)
         assert said(made)["status"] == "True"
 
 
@@ -129,9 +129,9 @@ async def test_a_process_that_ends_begins_no_write_again() -> None:
         made.server.add("pods", pod("b", 1_000, schedulingGroup={"podGroupName": "other"}))
         groups = made.parts.groups
         await until(lambda: groups._due)
-        assert groups._task is not None
-        groups._task.cancel()
-        await until(lambda: groups._task is None)
+        assert groups._task.runs
+        await groups._task.stop()
+        await until(lambda: not groups._task.runs)
         assert PATCHES not in made.server.requests
 
 

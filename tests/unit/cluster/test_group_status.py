@@ -115,11 +115,11 @@ async def test_who_may_not_write_says_so_once(caplog: pytest.LogCaptureFixture) 
         made.server.add("pods", member("b"))
         text = "PodGroups' statuses are not written: may not patch podgroups/status"
         await until(lambda: [each for each in caplog.messages if each.startswith(text)])
-        await until(lambda: made.parts.group_statuses._task is None)
+        await until(lambda: not made.parts.group_statuses._task.runs)
         becomes(made, "Running", "a", "b")
         made.server.add("pods", pod("after", 1_000))
         await until(lambda: made.server.get("pods", "after", "d")["spec"].get("nodeName"))
-        assert made.parts.group_statuses._task is None
+        assert not made.parts.group_statuses._task.runs
         assert said(made) == {}
 
 

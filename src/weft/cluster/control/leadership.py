@@ -1,4 +1,5 @@
-"""Leadership: this process decides and binds, or another one does.
+"""Leadership: this process decides and binds, or another one does. And the work that a leader does
+in the background.
 
 A process begins as a follower. Without a lease it leads as soon as it has read everything; with a
 lease, once it holds the lease and has read everything again. A process that lost leadership never
@@ -6,8 +7,11 @@ leads again.
 """
 
 import asyncio
-from typing import Protocol
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
+log = logging.getLogger("weft.cluster")
 NOBODY = "no Weft process leads yet; ask again in some seconds"
 
 
@@ -68,3 +72,40 @@ class Leadership:
             return ""
         other = self.elsewhere
         return f"another Weft process is the leader: {other}; ask there" if other else NOBODY
+
+
+class LeaderTask:
+    """Work that a leader does in the background whenever it is `due`: one run at a time, which ends
+    when nothing is due any more. `name` is what the log calls a run that fails."""
+
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, None]], due: Callable[[], object], name: str
+    ) -> None:
+        self._work, self._due, self._name = work, due, name
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """True while a run is under way."""
+        return self._task is not None
+
+    def start(self) -> None:
+        """Begin a run if the work is due and no run is under way."""
+        if self._task is None and self._due():
+            self._task = asyncio.create_task(self._work())
+            self._task.add_done_callback(self._done)
+
+    async def stop(self) -> None:
+        """Cancel the run that is under way, and wait until it has ended."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("%s: this is a mistake in Weft", self._name, exc_info=error)
+        else:
+            self.start()  # what became due after the run's last check

@@ -5,12 +5,12 @@ Such a pod has a schedulerName of Weft, requests GPUs, and is on a node without 
 author set `nodeName`, or another client bound it. The most that it may hold is charged, and no
 other pod is evicted because of it. The overbooking guard checks the same pods at the same time."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Literal
 
 from weft.cluster.control.interface import Notice
+from weft.cluster.control.leadership import LeaderTask
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pods import PodView
 from weft.core.explain.account_sentences import past_scheduler_in_words
@@ -44,7 +44,7 @@ class PastScheduler:
         self._client, self._pods, self._notify = client, pods, notify
         self._may_write, self._evicts = may_write, treatment == "evict"
         self._told: frozenset[str] = frozenset()
-        self._task: asyncio.Task[None] | None = None
+        self._task = LeaderTask(self._evict_all, self._has_work, "pods bound past their scheduler")
 
     def check(self) -> None:
         """Find pods bound past Weft; report new ones, and begin to evict if configured."""
@@ -58,9 +58,7 @@ class PastScheduler:
             log.warning("pod %s %s", pods[uid].metadata.name, text, extra=about(pods[uid].metadata))
             self._notify(Notice(REASON, text, pod=pods[uid]))
         self._told = self.here
-        if self._evicts and self._due() and self._task is None:
-            self._task = asyncio.create_task(self._evict_all())
-            self._task.add_done_callback(self._done)
+        self._task.start()
 
     def lead(self) -> None:
         """Begin to lead: report pods bound past Weft from now on, and evict them if configured."""
@@ -70,15 +68,13 @@ class PastScheduler:
     async def stop(self) -> None:
         """Stop reporting and evicting."""
         self.leading = False
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def _is_past_us(self, pod: Pod) -> bool:
         return self._pods.ours(pod) and not placed_by_weft(pod)
 
-    def _done(self, _: "asyncio.Task[None]") -> None:
-        self._task = None
+    def _has_work(self) -> bool:
+        return self.leading and self._evicts and bool(self._due())
 
     def _due(self) -> list[Pod]:
         found = [self._pods.by_uid(uid) for uid in sorted(self.here)]

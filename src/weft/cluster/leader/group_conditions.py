@@ -7,11 +7,11 @@ True is written once as many of the group's pods are bound as it needs, and is f
 kube-scheduler. False is written with the reason why a pod waits, at most once a minute, and when
 the group's last pod arrives. A failed write is repeated."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 
 from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.control.leadership import LeaderTask
 from weft.cluster.rights import GROUP_STATUS
 from weft.cluster.state.groups import KUBE_GROUPS, ObjectKey
 from weft.cluster.state.pods import PodView
@@ -57,7 +57,7 @@ class GroupConditions:
         ] = {}  # that its pods wait: see `_note_waiting`
         self._placed: dict[ObjectKey, str] = {}  # UIDs of PodGroups that have, or get, True
         self._due: dict[ObjectKey, str] = {}  # why its pods wait; "" where they do not
-        self._task: asyncio.Task[None] | None = None
+        self._task = LeaderTask(self._write_all, self._has_work, "conditions of PodGroups")
 
     def lead(self) -> None:
         """Begin to lead: conditions for pods bound before may not have been written."""
@@ -91,9 +91,7 @@ class GroupConditions:
     async def stop(self) -> None:
         """Stop writing."""
         self.leading = False
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def _note_bound(self, pod: Pod) -> None:
         """Count a bound pod, even if its PodGroup is missing, because the group may be created
@@ -136,21 +134,10 @@ class GroupConditions:
         if self._refused:
             return
         self._due[key] = why
-        self._start()
+        self._task.start()
 
-    def _start(self) -> None:
-        if self._task is None and self._due and self.leading and not self._refused:
-            self._task = asyncio.create_task(self._write_all())
-            self._task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if task.cancelled():
-            return  # the process ends
-        if (error := task.exception()) is not None:
-            log.error("conditions of PodGroups: this is a mistake in Weft", exc_info=error)
-        else:
-            self._start()  # writes that became due after its last check
+    def _has_work(self) -> bool:
+        return self.leading and bool(self._due) and not self._refused
 
     async def _write_all(self) -> None:
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)

@@ -10,12 +10,12 @@ scheduler-plugins' own controller writes the same. A PodGroup whose status anybo
 as its managedFields tell, is therefore left alone. A write that loses to another one is repeated
 after the watch has shown that one."""
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.control.leadership import LeaderTask
 from weft.cluster.rights import GROUP_STATUS
 from weft.cluster.state.groups import ObjectKey
 from weft.cluster.state.pods import PodView
@@ -77,7 +77,7 @@ class GroupStatuses:
         self._groups: dict[ObjectKey, _GroupPods] = {}
         self._key_of: dict[str, ObjectKey] = {}  # by UID of pods with a node
         self._due: dict[ObjectKey, float] = {}  # not before this time
-        self._task: asyncio.Task[None] | None = None
+        self._task = LeaderTask(self._write_all, self._has_work, "statuses of PodGroups")
 
     def lead(self) -> None:
         """Begin to lead: statuses may be out of date."""
@@ -115,20 +115,14 @@ class GroupStatuses:
     async def stop(self) -> None:
         """Stop writing."""
         self.leading = False
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
     def _write_soon(self, key: ObjectKey) -> None:
         self._due.setdefault(key, 0.0)
-        if self._task is None and self.leading and not self._refused:
-            self._task = asyncio.create_task(self._write_all())
-            self._task.add_done_callback(self._done)
+        self._task.start()
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("statuses of PodGroups: this is a mistake in Weft", exc_info=error)
+    def _has_work(self) -> bool:
+        return self.leading and bool(self._due) and not self._refused
 
     async def _write_all(self) -> None:
         """Write what is due, until nothing was for an interval."""

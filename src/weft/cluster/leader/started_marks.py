@@ -3,13 +3,13 @@
 On nodes where Weft's agent delivers GPUs no such plugin runs, but users may read those annotations.
 The leader writes them once the watch shows the pod running; a failed write is repeated later."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
 
+from weft.cluster.control.leadership import LeaderTask
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_reader import read_bound
@@ -46,7 +46,7 @@ class StartedMarks:
         self._may_write = may_write
         self._written: dict[str, dict[str, str]] = {}  # not necessarily in the watch yet
         self._due: dict[str, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._task = LeaderTask(self._write_all, self._has_work, "annotations of started pods")
 
     def lead(self) -> None:
         """Begin to lead: pods that already run may lack their annotations."""
@@ -61,9 +61,7 @@ class StartedMarks:
             uid = pod.metadata.uid
             if uid not in self._written and pod.status.phase == "Running" and self._is_given(pod):
                 self._due[uid] = None
-        if self._due and self._task is None:
-            self._task = asyncio.create_task(self._write_all())
-            self._task.add_done_callback(self._done)
+        self._task.start()
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -73,14 +71,10 @@ class StartedMarks:
     async def stop(self) -> None:
         """Stop writing."""
         self.leading = False
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._task.stop()
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("annotations of started pods: this is a mistake in Weft", exc_info=error)
+    def _has_work(self) -> bool:
+        return self.leading and bool(self._due)
 
     def _is_given(self, pod: Pod) -> bool:
         """Return True if Weft placed the pod, on a node where Weft's agent delivers GPUs."""

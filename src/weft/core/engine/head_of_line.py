@@ -47,7 +47,7 @@ def decide(
 ) -> None:
     """Decide for a gang: place it; otherwise keep a place for it if its turn is due."""
     kept = engine.kept_places
-    passed = _passes(engine, head, now_ns) if kept.lends or engine.forecasts.on else []
+    passed = _passes(engine, head, now_ns)
     with kept.aside(head, passed):
         turn = kept.turns.get(members.gang.key)
         refused = gang_search.decide(engine, head, members, now_ns, out)
@@ -65,7 +65,7 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
     need be on a kept place, or preempt for it. Otherwise it waits, and if its turn is due a place
     is kept for it."""
     kept, uid = engine.kept_places, waiting.pod.uid
-    passed = _passes(engine, waiting, now_ns) if kept.lends or engine.forecasts.on else []
+    passed = _passes(engine, waiting, now_ns)
     with kept.aside(waiting, passed) as opened:
         turn = kept.turns.get(uid)
         if turn is not None and uid in engine.preemption.nominations:  # the API says so
@@ -93,6 +93,8 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
 
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
     """Return other pods' turns whose kept places the pod may use until the places are free."""
+    if not (engine.kept_places.lends or engine.forecasts.on):
+        return []  # the discipline lets none pass
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
     return _passed_by(engine, _starters(engine, waiting), closed, now_ns)
 

@@ -228,9 +228,10 @@ class KeptPlaces:
 
     def lent(self, turns: Iterable[LineTurn], now_ns: int) -> list[LineTurn]:
         """Return the turns whose places are lent to pods that fit nowhere else."""
-        half_ns = self.rules.keep_for_ns // 2
-        single = (turn for turn in turns if self.lends and turn.members is None)
-        return [turn for turn in single if now_ns < turn.until_ns - half_ns]
+        if not self.lends:
+            return []
+        ends_ns = now_ns + self.rules.keep_for_ns // 2
+        return [turn for turn in turns if turn.members is None and ends_ns < turn.until_ns]
 
     def below(self, priority: int) -> list[LineTurn]:
         """Return the turns of pods of a lower priority that have a kept place."""

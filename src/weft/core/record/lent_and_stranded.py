@@ -114,7 +114,7 @@ class BusyGpus:
             return
         self._version, self._generation = signals.version, ledger.generation
         if BUSY not in signals.source.columns:
-            self.milli = self.milli and 0
+            self.milli = None if self.milli is None else 0
             return
         values, fresh = signals.over(ledger.table, BUSY)
         counts = (fresh == FRESH) & (ledger.table.device_parent < 0)
