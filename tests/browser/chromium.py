@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Awaitable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,11 +26,14 @@ def program() -> str | None:
 
 
 class PageError(Exception):
-    """A script that the test ran in the page failed."""
+    """A script that the test ran in the page failed, or the page does not answer any more."""
 
 
 class Browser:
-    """Chromium with one page. `complaints` are errors on its console, `requests` what it loaded."""
+    """Chromium with one page. `complaints` are errors on its console, `requests` what it loaded.
+
+    `stuck` is set once a page crashed or did not answer: only a new browser helps then.
+    """
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -39,6 +43,8 @@ class Browser:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._loaded = asyncio.Event()
+        self._tabs: list[str] = []
+        self.stuck = False
         self.complaints: list[str] = []
         self.requests: list[str] = []
 
@@ -62,16 +68,21 @@ class Browser:
         self._http = aiohttp.ClientSession()
         self._socket = await self._http.ws_connect(address, max_msg_size=1 << 28)
         self._reader = asyncio.create_task(self._read())
-        self._session = self._first = ""
-        target = await self.ask("Target.createTarget", url="about:blank")
-        attached = await self.ask(
-            "Target.attachToTarget", targetId=target["targetId"], flatten=True
-        )
-        self._session = self._first = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            await self.ask(f"{domain}.enable")
+        await self._new_page()
+        self._first = self._session
         await self.ask("Emulation.setFocusEmulationEnabled", enabled=True)
         return self
+
+    async def _new_page(self) -> str:
+        """An empty page: what is asked from here on is asked there."""
+        self._session = ""
+        target = await self.ask("Target.createTarget", url="about:blank")
+        number = str(target["targetId"])
+        attached = await self.ask("Target.attachToTarget", targetId=number, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Inspector"):
+            await self.ask(f"{domain}.enable")
+        return number
 
     async def __aexit__(
         self,
@@ -104,25 +115,44 @@ class Browser:
         if self._session:
             message["sessionId"] = self._session
         await self._socket.send_str(json.dumps(message))
-        async with asyncio.timeout(_PATIENCE_S):
-            answer = await self._answers[number]
+        answer = await self._patiently(method, self._answers[number])
         if "error" in answer:
             raise PageError(f"{method}: {answer['error']}")
         result: dict[str, Any] = answer["result"]
         return result
 
+    async def _patiently(self, what: str, awaited: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await awaited
+        except TimeoutError:
+            self.stuck = True
+            raise PageError(f"{what}: no answer in {_PATIENCE_S} s") from None
+
     async def _read(self) -> None:
         async for message in self._socket:
             said = json.loads(message.data)
             if "id" in said:
-                self._answers.pop(said["id"]).set_result(said)
+                answer = self._answers.pop(said["id"])
+                if not answer.done():  # nobody waits any more
+                    answer.set_result(said)
+            elif said["method"] == "Inspector.targetCrashed":
+                self._crashed()
+            elif said["method"] == "Page.loadEventFired":
+                if said["sessionId"] == self._session:
+                    self._loaded.set()
             else:
                 self._note(said["method"], said["params"])
 
+    def _crashed(self) -> None:
+        """Say so to whoever waits for an answer: none will come."""
+        self.stuck = True
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(PageError("the page crashed, presumably for want of memory"))
+
     def _note(self, method: str, said: dict[str, Any]) -> None:
-        if method == "Page.loadEventFired":
-            self._loaded.set()
-        elif method == "Network.requestWillBeSent":
+        if method == "Network.requestWillBeSent":
             self.requests.append(said["request"]["url"])
         elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(said["exceptionDetails"]))
@@ -140,25 +170,18 @@ class Browser:
     async def _navigate(self, address: str) -> None:
         self._loaded.clear()
         await self.ask("Page.navigate", url=address)
-        async with asyncio.timeout(_PATIENCE_S):
-            await self._loaded.wait()
+        await self._patiently(address, self._loaded.wait())
 
-    async def tab(self, address: str) -> str:
+    async def tab(self, address: str) -> None:
         """Open one more page, as if by the reader: what is asked from here on is asked there."""
-        self._session = ""
-        target = await self.ask("Target.createTarget", url=address)
-        attached = await self.ask(
-            "Target.attachToTarget", targetId=target["targetId"], flatten=True
-        )
-        self._session = attached["sessionId"]
-        await self.ask("Runtime.enable")
-        return str(target["targetId"])
+        self._tabs.append(await self._new_page())
+        await self._navigate(address)
 
-    async def back(self, tabs: list[str]) -> None:
-        """Close these pages, and go on with the first one."""
+    async def back(self) -> None:
+        """Close all pages but the first one, and go on with that."""
         self._session = ""
-        for tab in tabs:
-            await self.ask("Target.closeTarget", targetId=tab)
+        while self._tabs:
+            await self.ask("Target.closeTarget", targetId=self._tabs.pop())
         self._session = self._first
 
     async def look(self, width: int, *, dark: bool) -> None:
@@ -217,8 +240,23 @@ class Window:
     It is what `Browser` is, call by call.
     """
 
-    def __init__(self, runner: asyncio.Runner, browser: Browser) -> None:
-        self._runner, self.browser = runner, browser
+    def __init__(self, runner: asyncio.Runner, command: str) -> None:
+        self._runner, self._command = runner, command
+        self._start()
+
+    def _start(self) -> None:
+        self.browser = self._runner.run(Browser(self._command).__aenter__())
+
+    def close(self) -> None:
+        self._runner.run(self.browser.__aexit__(None, None, None))
+
+    def for_next_test(self) -> None:
+        """Leave no page of the last test open, and start again where one does not answer."""
+        if self.browser.stuck:
+            self.close()
+            self._start()
+        else:
+            self.back()
 
     def open(self, page: Path | str, width: int, *, dark: bool = False) -> None:
         self._runner.run(self.browser.look(width, dark=dark))
@@ -236,8 +274,8 @@ class Window:
     def ask(self, method: str, **parameters: object) -> dict[str, Any]:
         return self._runner.run(self.browser.ask(method, **parameters))
 
-    def tab(self, address: str) -> str:
-        return self._runner.run(self.browser.tab(address))
+    def tab(self, address: str) -> None:
+        self._runner.run(self.browser.tab(address))
 
-    def back(self, tabs: list[str]) -> None:
-        self._runner.run(self.browser.back(tabs))
+    def back(self) -> None:
+        self._runner.run(self.browser.back())

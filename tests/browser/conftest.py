@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import MISSING, Browser, Window, program
+from chromium import MISSING, Window, program
 
 HERE = Path(__file__).resolve().parent
 
@@ -37,9 +37,16 @@ def command(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def window(command: str) -> Iterator[Window]:
+def chromium(command: str) -> Iterator[Window]:
     """One Chromium for all tests."""
     with asyncio.Runner() as runner:
-        browser = runner.run(Browser(command).__aenter__())
-        yield Window(runner, browser)
-        runner.run(browser.__aexit__(None, None, None))
+        window = Window(runner, command)
+        yield window
+        window.close()
+
+
+@pytest.fixture
+def window(chromium: Window) -> Window:
+    """A page of it: a test that left pages open, or hung, does not fail those after it."""
+    chromium.for_next_test()
+    return chromium

@@ -536,11 +536,10 @@ def test_ten_pages_of_one_browser_all_show_the_cluster(window: Window, demo: str
     """A browser opens six connections to a server: with a stream for each page, the seventh waited
     for ever."""
     opened(window, f"{demo}/map")
-    tabs = []
     for _ in range(9):
-        tabs.append(window.tab(f"{demo}/map"))
+        window.tab(f"{demo}/map")
         eventually(window, "document.querySelector('#sums .tile') !== null")
-    window.back(tabs)
+    window.back()
     age = "document.querySelector('#freshness .age').innerText"
     then = window.run(age)
     eventually(window, f"{age} !== {json.dumps(then)}")

@@ -1,0 +1,34 @@
+"""A page that hangs or crashes fails its own test, at once and with a reason, and none after it."""
+
+import chromium
+import pytest
+from chromium import PageError, Window
+
+
+def test_a_page_that_crashed_is_said_and_the_next_test_has_a_new_browser(window: Window) -> None:
+    with pytest.raises(PageError, match="the page crashed"):
+        window.ask("Page.crash")
+    window.for_next_test()
+    assert window.run("1 + 1") == 2
+
+
+def test_a_page_that_hangs_is_said_and_the_next_test_has_a_new_browser(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window.tab("about:blank")
+    with monkeypatch.context() as patched:
+        patched.setattr(chromium, "_PATIENCE_S", 1)
+        with pytest.raises(PageError, match=r"Runtime\.evaluate: no answer in 1 s"):
+            window.run("(() => { for (;;); })()")
+    window.for_next_test()
+    assert window.run("1 + 1") == 2
+
+
+def test_pages_a_test_left_open_are_closed_for_the_next(window: Window) -> None:
+    window.run("window.first = true")
+    window.tab("about:blank")
+    assert window.run("window.first") is None
+    window.for_next_test()
+    assert window.run("window.first") is True
+    pages = window.ask("Target.getTargets")["targetInfos"]
+    assert len([page for page in pages if page["type"] == "page"]) == 2  # and the one at the start
