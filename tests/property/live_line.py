@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from faulty_world import World
 
 SHIPS = SHIPPED_BY["config defaults"].queue.rules()
-SOON = replace(SHIPS, after_ns=2_000_000_000, keep_for_ns=40_000_000_000)
-"""Two seconds until a place is kept, and forty until it is no more."""
+SOON = replace(
+    SHIPS,
+    after_ns=2_000_000_000,
+    keep_for_ns=40_000_000_000,
+    pods_keep_for_ns=None,
+    pods_at_once=None,
+)
+"""Two seconds until a place is kept, and forty until it is no more; for pods as for groups."""
 FACTS = ("overbooked", "holds a GPU that the node does not have")
 """An account may say so: of bindings by others, and of a GPU that was lost."""
 LATE_S = 1.0

@@ -57,11 +57,16 @@ class QueueingSettings(Section, frozen=True):
     keep_for_seconds: Annotated[
         float,
         Meta(ge=1, le=_MOST_SECONDS),
-        "how long a reservation lasts at most; for as long again that group gets no other. With "
-        "easy and conservative it counts from the expected start. Half an hour, as what is "
+        "how long a group's reservation lasts at most; for as long again that group gets no other. "
+        "With easy and conservative it counts from the expected start. Half an hour, as what is "
         "reserved is idle until the group starts",
     ] = 1_800.0
-
+    gang_reservations: Annotated[
+        int,
+        Meta(ge=1, le=100),
+        "most reservations for groups at once, for each profile and priority. One, as two hold "
+        "twice as much idle",
+    ] = 1
     reserve_after_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
@@ -69,11 +74,16 @@ class QueueingSettings(Section, frozen=True):
         "for other pods, one at a time. 0: no reservations for them, and pods that fit go first. "
         "Off, since with many such pods reservations for some keep others waiting",
     ] = 0.0
+    reserve_for_seconds: Annotated[
+        float,
+        Meta(ge=1, le=_MOST_SECONDS),
+        "as keepForSeconds, for pods in no group; with lend other pods may run there in the first "
+        "half, so that a day costs them little. Half an hour, as with reserve it is idle",
+    ] = 1_800.0
     reservations: Annotated[
         int,
         Meta(ge=1, le=100),
-        "most reservations at once for each profile and priority. One, as two hold twice as much "
-        "idle",
+        "as gangReservations, for pods of several GPUs that are in no group",
     ] = 1
     gang_pods: Annotated[
         int,
@@ -116,9 +126,11 @@ class QueueingSettings(Section, frozen=True):
             _ns(self.head_of_line_seconds),
             _ns(self.keep_for_seconds),
             _ns(self.reserve_after_seconds),
-            self.reservations,
+            self.gang_reservations,
             self.discipline,
             self.confidence,
+            _ns(self.reserve_for_seconds),
+            self.reservations,
         )
 
 

@@ -70,8 +70,9 @@ NO_QUEUES = QueueRules()
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rules for keeping places. The place of a gang that was among the first `at_once` of its
     priority for `after_ns` is kept until it starts, for `keep_for_ns` at most; that of a pod of
-    several GPUs after `pods_after_ns`. 0 keeps no place. `discipline` decides which pod goes next,
-    and which may backfill kept places: those that end in time with `confidence` percent."""
+    several GPUs by `pods_after_ns`, `pods_keep_for_ns` and `pods_at_once` (None: as for gangs).
+    After 0 keeps no place. `discipline` decides which pod goes next, and which may backfill kept
+    places: those that end in time with `confidence` percent."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
@@ -79,6 +80,18 @@ class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
     at_once: int = 1
     discipline: Discipline = "reserve"
     confidence: int = 80
+    pods_keep_for_ns: int | None = None
+    pods_at_once: int | None = None
+
+    def keeps_for_ns(self, *, gang: bool) -> int:
+        """Return for how long a gang's place is kept at most, or a pod's."""
+        if gang or self.pods_keep_for_ns is None:
+            return self.keep_for_ns
+        return self.pods_keep_for_ns
+
+    def most_places(self, *, gang: bool) -> int:
+        """Return how many places are kept at once for each priority: for gangs, or for pods."""
+        return self.at_once if gang or self.pods_at_once is None else self.pods_at_once
 
 
 NOTHING_KEPT = HeadOfLine()

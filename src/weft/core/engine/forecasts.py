@@ -57,7 +57,7 @@ class Forecasts:
         self.on = self.discipline.forecasts
         self.durations = RunHistory(sure=rules.confidence / 100)
         self._waits = GpuWaits(ledger, self.durations)
-        self._keep_for_ns, self._ledger = rules.keep_for_ns, ledger
+        self._rules, self._ledger = rules, ledger
 
     # --- what is learnt ---
 
@@ -137,8 +137,8 @@ class Forecasts:
             sure_ns = self.durations.all_end_at(found.in_way, now_ns)
             if sure_ns is not None and now_ns < sure_ns < (kept.sure_ns or FAR):
                 kept.sure_ns = sure_ns
-        since_ns = self.discipline.kept_from(turn.until_ns - self._keep_for_ns, kept)
-        turn.until_ns = since_ns + self._keep_for_ns
+        keep_ns = self._rules.keeps_for_ns(gang=turn.members is not None)
+        turn.until_ns = self.discipline.kept_from(turn.until_ns - keep_ns, kept) + keep_ns
 
     def start_of(self, places: Sequence[Placement], now_ns: int) -> ExpectedStart:
         """Return when all pods in the way of these places are expected to have ended."""

@@ -149,7 +149,7 @@ def _keep(
         end(engine, turn, "nowhere", now_ns)
         return []
     if turn.until_ns == FAR:
-        turn.until_ns = now_ns + kept.rules.keep_for_ns
+        turn.until_ns = now_ns + kept.keep_for_ns(turn)
     turn.asks = least_to_end.in_words(places)
     before = turn.nodes
     kept.take(turn, places)

@@ -14,7 +14,7 @@ kept places.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,20 +36,28 @@ OTHERS_WAIT = 5
 """Pods of one GPU or less get a turn after this many times the wait of pods of several GPUs, and
 one at a time: they seldom need it, but none may wait forever."""
 
+UNFIT_NS = 1_800_000_000_000
+"""A pod for which no place would do is tried again after this time, even if places are kept for
+longer: rules about other pods may have changed."""
+
+
+LineOf = Literal["gangs", "several", "others"]
+
 
 class QueueLine(NamedTuple):
-    """A line of waiting pods: one profile and priority; gangs and pods of several GPUs (`is_large`)
-    are in a line of their own."""
+    """A line of waiting pods: one profile and priority; gangs, pods of several GPUs and all others
+    each have their own, so that the rules for one change nothing of the others' turns."""
 
     profile: str
     priority: int
-    is_large: bool
+    of: LineOf
 
 
 def line_of(head: WaitingPod) -> QueueLine:
     """Return the line in which the pod, or its gang, waits."""
     pod = head.pod
-    return QueueLine(head.profile.name, pod.priority, bool(pod.gang) or pod.shape.gpus > 1)
+    of: LineOf = "gangs" if pod.gang else "several" if pod.shape.gpus > 1 else "others"
+    return QueueLine(head.profile.name, pod.priority, of)
 
 
 def came(pod: PodRequest, number: int) -> tuple[int, int]:
@@ -137,7 +145,12 @@ class KeptPlaces:
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         discipline = DISCIPLINES[rules.discipline]
-        keeps, self.at_once = discipline.reserves, discipline.at_once or rules.at_once
+        keeps = discipline.reserves
+        self._most: dict[LineOf, int] = {
+            "gangs": discipline.at_once or rules.most_places(gang=True),
+            "several": discipline.at_once or rules.most_places(gang=False),
+            "others": 1,
+        }
         self.rules, self.on = rules, keeps and (rules.after_ns > 0 or rules.pods_after_ns > 0)
         self.serves_pods = keeps and rules.pods_after_ns > 0
         self.lends = discipline.lends
@@ -167,7 +180,7 @@ class KeptPlaces:
         if self._unfit.get(head.group, now_ns) > now_ns:
             return
         there = [turn for turn in self.turns.values() if turn.line == line]
-        if len(there) >= (self.at_once if line.is_large else 1):
+        if len(there) >= self._most[line.of]:
             last = max((turn for turn in there if not turn.places), key=_order, default=None)
             if last is None or last.order <= head.key:
                 return
@@ -184,17 +197,24 @@ class KeptPlaces:
     def pause(self, turn: LineTurn, why: str, now_ns: int) -> None:
         """Pass the pod over for as long as a place may be kept, as its turn was unsuccessful. If
         places kept for others are in its way, pass it over only until it may have a turn again."""
-        until_ns, head = now_ns + self.rules.keep_for_ns, turn.waiting
+        until_ns, head = now_ns + self.keep_for_ns(turn), turn.waiting
+        if why == "nowhere":
+            until_ns = min(until_ns, now_ns + UNFIT_NS)
         if why == "nowhere" and self.closed_to(head.pod, head.key[-1]):
             until_ns = min(until_ns, now_ns + self._after_ns(head.pod, turn.members))
         self.paused[turn.key] = until_ns
+
+    def keep_for_ns(self, turn: LineTurn) -> int:
+        """Return for how long the turn's place is kept at most."""
+        return self.rules.keeps_for_ns(gang=turn.members is not None)
 
     def fits_nowhere(self, head: WaitingPod, now_ns: int) -> None:
         """Pass over like pods too, until nodes change: no place would be enough even if all pods
         ended, and none is kept for others."""
         if not self.closed_to(head.pod, head.key[-1]):
             still = {key: until for key, until in self._unfit.items() if until > now_ns}
-            self._unfit = {**still, head.group: now_ns + self.rules.keep_for_ns}
+            keep_ns = self.rules.keeps_for_ns(gang=bool(head.pod.gang))
+            self._unfit = {**still, head.group: now_ns + min(keep_ns, UNFIT_NS)}
 
     def nodes_changed(self) -> None:
         """Let pods that found no place get turns again."""
@@ -230,7 +250,7 @@ class KeptPlaces:
         """Return the turns whose places are lent to pods that fit nowhere else."""
         if not self.lends:
             return []
-        ends_ns = now_ns + self.rules.keep_for_ns // 2
+        ends_ns = now_ns + self.rules.keeps_for_ns(gang=False) // 2
         return [turn for turn in turns if turn.members is None and ends_ns < turn.until_ns]
 
     def below(self, priority: int) -> list[LineTurn]:

@@ -67,6 +67,18 @@ def test_in_the_second_half_of_its_time_nobody_uses_the_place() -> None:
     assert world.bound["late"] == "a"
 
 
+def test_a_place_that_never_becomes_whole_stands_idle_in_the_second_half() -> None:
+    """One reason why it is not the default: by first-fit the later pod would run."""
+    world = waiting_world(1)
+    world.until(5 * MINUTE + HOUR + 1)
+    world.add(pod("late", gpus=1))
+    assert "late" not in world.bound
+    assert world.kept() == {"a": 1}
+    world.until(5 * MINUTE + 2 * HOUR + BACKOFF_MOST_NS)
+    assert world.bound["late"] == "a"
+    assert "large" not in world.bound
+
+
 def test_a_pod_that_waits_uses_what_gets_free_there() -> None:
     world = waiting_world(1)
     world.add(pod("second", gpus=1), pod("third", gpus=1))
