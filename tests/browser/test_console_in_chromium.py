@@ -161,6 +161,12 @@ class StillSource:
         return Explanation(namespace, name, "u", "bound", text, "weft", leader=True)
 
 
+def scrolls_sideways(window: Window) -> bool:
+    """True if a table is wider than its card."""
+    wider = "[...document.querySelectorAll('.wide')].some(e => e.scrollWidth > e.clientWidth)"
+    return bool(window.run(wider))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("source", ["demo", "snapshot"])
 def test_each_view_shows_what_there_is(
@@ -179,9 +185,15 @@ def test_each_view_shows_what_there_is(
     eventually(window, "document.querySelector('weft-waiting tbody tr td:nth-child(4)')?.innerText")
     check(window, url)
 
+    opened(window, f"{url}/namespaces", width)
+    eventually(window, "document.querySelector('weft-namespaces tbody td')?.innerText")
+    check(window, url)
+    assert not scrolls_sideways(window)
+
     opened(window, f"{url}/queues", width)
     queue = eventually(window, "document.querySelector('a[href^=\"/queue/\"]')?.pathname")
     check(window, url)
+    assert not scrolls_sideways(window)
     opened(window, url + queue, width)
     eventually(window, "document.querySelector('weft-queue h2')?.innerText")
     check(window, url)

@@ -1,12 +1,15 @@
 """Writes the PodScheduled condition: why a pod is pending, where every tool looks for it.
 
 A status patch moves the pod's version, which bindings carry as a precondition: so a condition is
-written only when its text is new, and at most every `interval_s` seconds. The patch carries the
-version too, so a pod that was bound in the meantime is not marked as pending.
+written only when its text is new, and at most every `interval_s` seconds; a text that differs in
+more than its numbers once sooner. The patch carries the version too, so a pod that was bound in the
+meantime is not marked as pending.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -63,6 +66,21 @@ class ConditionOptions(msgspec.Struct, frozen=True):
     remembered: int = 50_000
 
 
+class _LastText(NamedTuple):
+    """The last text written to a pod, the time, and whether it came before its time."""
+
+    text: str
+    at_s: float
+    early: bool
+
+    def leaves_room(self, text: str, now_s: float, interval_s: float) -> bool:
+        """Return True if this text may follow now."""
+        if text == self.text:
+            return False
+        due = now_s - self.at_s >= interval_s
+        return due or (not self.early and _words(text) != _words(self.text))
+
+
 class ConditionWriter:
     """Writes pods' PodScheduled conditions. `written` and `spared` count patches made and not
     made."""
@@ -72,7 +90,7 @@ class ConditionWriter:
         self.written = 0
         self.spared = 0
         self._client = client
-        self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._last: OrderedDict[str, _LastText] = OrderedDict()
 
     async def unschedulable(self, pod: Pod, message: str, reason: str = "Unschedulable") -> bool:
         """Write PodScheduled=False with this reason if the text is new; return True if it was
@@ -113,14 +131,19 @@ class ConditionWriter:
         uid, now = pod.metadata.uid, self._client.clock.monotonic()
         if _said(pod) == ("False", reason, text):
             return False
-        last = self._last.get(uid)
-        if last is not None and (last[0] == text or now - last[1] < self.options.interval_s):
+        last, interval_s = self._last.get(uid), self.options.interval_s
+        if last is not None and not last.leaves_room(text, now, interval_s):
             return False
-        self._last[uid] = (text, now)
+        early = last is not None and now - last.at_s < interval_s
+        self._last[uid] = _LastText(text, now, early)
         self._last.move_to_end(uid)
         while len(self._last) > self.options.remembered:
             self._last.popitem(last=False)
         return True
+
+
+def _words(text: str) -> str:
+    return re.sub("[0-9]+", "", text)
 
 
 def _said(pod: Pod) -> tuple[str, str, str]:

@@ -239,6 +239,24 @@ async def test_the_condition_is_written_when_it_is_news() -> None:
         assert (writer.written, writer.spared) == (2, 2)
 
 
+async def test_a_reason_of_another_kind_is_written_at_once_but_once_a_minute() -> None:
+    clock = VirtualClock()
+    async with world(clock) as (server, client):
+        server.add("pods", pod("a"))
+        writer = ConditionWriter(client, ConditionOptions(interval_s=60))
+
+        async def tell(message: str) -> bool:
+            return await writer.unschedulable(await client.get(PODS, "default", "a"), message)
+
+        assert await tell("0/3 nodes: 3 without GPUs")
+        clock.advance(1)
+        assert not await tell("0/4 nodes: 4 without GPUs")
+        assert await tell("0/4 nodes: 4 lack memory")
+        assert not await tell("0/4 nodes: 4 without GPUs"), "as often as the reason changes"
+        clock.advance(60)
+        assert await tell("0/4 nodes: 4 without GPUs")
+
+
 async def test_a_pod_that_is_gone_or_another_is_no_error() -> None:
     async with world() as (server, client):
         server.add("pods", pod("a"))

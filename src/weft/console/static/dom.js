@@ -20,6 +20,14 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** A table of rows `[key, name, ...cells]`, of whose cells the first `numbers` are numbers. On a narrow screen each row is a block in which every
+ * cell says its column. */
+export function stackedTable(head, numbers, rows) {
+  return el("table", { class: "stacked" }, el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
+    el("tbody", {}, rows.map(([key, name, ...cells]) => el("tr", { "data-key": key }, el("td", {}, name),
+      cells.map((text, at) => el("td", { class: at < numbers && "n", "data-head": head[at + 1] }, text))))));
+}
+
 /** Make the children of `target` those given, keeping elements (and focus) where they are alike. */
 export function fill(target, ...children) {
   const wanted = el("div", {}, ...children);

@@ -1,6 +1,6 @@
 // Namespaces: what each holds and waits for; and the page of one.
 
-import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink } from "./dom.js";
+import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, stackedTable } from "./dom.js";
 import { byName } from "./model.js";
 
 const PAGE = 200;
@@ -28,12 +28,10 @@ class WeftNamespaces extends HTMLElement {
   show(model) {
     this.model = model;
     const head = ["Namespace", "Pods placed", "GPUs promised", "Memory promised", "Pods waiting"];
-    fill(this, el("h1", {}, "Namespaces"), el("div", { class: "card wide" }, el("table", {},
-      el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
-      el("tbody", {}, sums(model).map((sum) => el("tr", { "data-key": sum.namespace || "/" },
-        el("td", {}, sum.namespace ? el("a", { href: path("namespace", sum.namespace) }, sum.namespace) : el("span", { class: "hidden-name" }, "others")),
-        el("td", { class: "n" }, number(sum.pods)), el("td", { class: "n" }, (sum.milli / 1000).toFixed(2)),
-        el("td", { class: "n" }, memory(sum.mib)), el("td", { class: "n" }, number(sum.waiting))))))));
+    const rows = sums(model).map((sum) => [sum.namespace || "/",
+      sum.namespace ? el("a", { href: path("namespace", sum.namespace) }, sum.namespace) : el("span", { class: "hidden-name" }, "others"),
+      number(sum.pods), (sum.milli / 1000).toFixed(2), memory(sum.mib), number(sum.waiting)]);
+    fill(this, el("h1", {}, "Namespaces"), el("div", { class: "card wide" }, stackedTable(head, 4, rows)));
   }
 
   table() {

@@ -1,6 +1,6 @@
 // Teams' queues, as `weft queues` has them; and the page of one.
 
-import { bar, el, fill, memory, number, queueLink } from "./dom.js";
+import { bar, el, fill, memory, number, queueLink, stackedTable } from "./dom.js";
 import { byName } from "./model.js";
 import { members, membersInCards, membersTable } from "./namespaces.js";
 
@@ -18,16 +18,12 @@ class WeftQueues extends HTMLElement {
   show(model) {
     this.model = model;
     const head = ["Queue", "Weight", "Share", "GPUs", "Memory", "Borrowed", "Waiting", "Guarantee", "Limits (held/most)"];
+    const rows = rowsOf(model).slice(0, PAGE).map((row) => [row.queue || "/",
+      queueLink(row.queue) || el("span", { class: "hidden-name" }, "other queues"), row.weight, `${number(row.share_percent, 1)} %`,
+      number(row.gpus, 2), memory(row.gpu_memory_mib), number(row.borrowed_gpus, 2),
+      row.waiting ? `${number(row.waiting)} (${number(row.waiting_gpus)} GPUs)` : 0, guarantee(row), limits(row)]);
     fill(this, el("h1", {}, "Queues"), el("p", { class: "empty" }, ORDERS[model.queueOrder] ?? ""),
-      el("div", { class: "card wide" }, el("table", {},
-        el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
-        el("tbody", {}, rowsOf(model).slice(0, PAGE).map((row) => el("tr", { "data-key": row.queue || "/" },
-          el("td", {}, queueLink(row.queue) || el("span", { class: "hidden-name" }, "other queues")),
-          el("td", { class: "n" }, row.weight), el("td", { class: "n" }, `${number(row.share_percent, 1)} %`),
-          el("td", { class: "n" }, number(row.gpus, 2)), el("td", { class: "n" }, memory(row.gpu_memory_mib)),
-          el("td", { class: "n" }, number(row.borrowed_gpus, 2)),
-          el("td", { class: "n" }, row.waiting ? `${number(row.waiting)} (${number(row.waiting_gpus)} GPUs)` : 0),
-          el("td", {}, guarantee(row)), el("td", {}, limits(row))))))),
+      el("div", { class: "card wide" }, stackedTable(head, 6, rows)),
       model.queues.size > PAGE ? el("p", { class: "empty" }, `The first ${PAGE}; the CSV has all.`) : null);
   }
 
