@@ -1,13 +1,19 @@
 """The row `console`: what a `weft console` that ten browsers look at costs a live scheduler.
 
-One scheduler on one cluster, in blocks that take turns: two without, four with ten consoles open,
-two without, and so on. The first of four is compared with the first without, and so on, so that
-what else the machine does falls on both. In a block pods are created one after the other, and then
-many at once; then all are removed, so that each block finds the same cluster.
+One scheduler on one cluster, in blocks that take turns: two without, two with ten consoles open,
+two with a control, two with bare watches. The first block of one kind in a round is compared with
+the first of another kind, and so on, so that what else the machine does falls on all. In a block
+pods are created one after the other, and then many at once; then all are removed, so that each
+block finds the same cluster.
 
 In earnest the console is a Deployment of its own, on another machine. Here the API server, etcd,
 the scheduler and who creates the pods have one core, before all others where that is allowed, and
-the console and its browsers the other: what is left is what its watches cost the API server.
+the console and its browsers the other: what is left is what its watches cost the API server, and
+what any work on the other core costs the first, as the two share a cache, memory and power. The
+control is a process on the other core that computes for as long as the console and its browsers
+did, and asks nobody: consoles over control is the console's own cost. Twenty bare watches of pods,
+also on the other core, tell what one costs that does nothing with what it reads: whoever follows
+pods costs that much.
 """
 
 import asyncio
@@ -22,7 +28,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from contenders import said, start_weft
@@ -38,10 +44,12 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.codec import PODS
 from weft.kube.config import load
 
-_CONSOLES = 10
+_CONSOLES, _WATCHES = 10, 20
 _NODES = 100
 _PAIRS_A_RUN = 4
-_ALONE, _BURST = 100, 1_000
+_TURN = 2
+"""Blocks of one kind before the next kind's turn: to start consoles takes a block's time."""
+_ALONE, _BURST = 200, 1_000
 """Large bursts: in some small ones the API server takes a tenth of a second more than in others,
 whether or not consoles are open, presumably to collect garbage."""
 _DRAWS = 2_000
@@ -62,6 +70,11 @@ class _Block(NamedTuple):
     rate: float
 
 
+Kind = Literal["without", "with", "control", "watches"]
+_KINDS: tuple[Kind, ...] = ("without", "with", "control", "watches")
+Blocks = dict[Kind, list[_Block]]
+
+
 class _Figure(NamedTuple):
     """A ratio, with over without: the geometric mean over pairs, and its 95 % interval."""
 
@@ -76,30 +89,47 @@ def console(stage: Stage, sizes: Sizes) -> Row:
     pairs = sizes.runs * _PAIRS_A_RUN if sizes.runs > 1 else 4
     scheduler = start_weft(stage)
     cores = sorted(os.sched_getaffinity(0))
+    beside = _OtherCore(stage, cores[-1])
     try:
         with _on_one_core(cores[0], stage.plane.etcd, stage.plane.api_server, scheduler):
-            blocks = asyncio.run(_in_turns(stage, scheduler, pairs, cores[-1]))
+            blocks = asyncio.run(_in_turns(stage, scheduler, pairs, beside))
     finally:
         scheduler.stop(timeout_s=20)
-    found: dict[str, Any] = {"load_average": round(os.getloadavg()[0], 2), "cores": len(cores)}
-    for name in _Block._fields:
-        pairs_of = [(getattr(w, name), getattr(b, name)) for w, b in blocks]
-        found[name] = {
-            **compared([with_ / bare for with_, bare in pairs_of])._asdict(),
-            "with": round(statistics.median(with_ for with_, _ in pairs_of), 3),
-            "without": round(statistics.median(bare for _, bare in pairs_of), 3),
-        }
+    found: dict[str, Any] = {name: _figures(blocks, name) for name in _Block._fields}
+    found |= {"load_average": round(os.getloadavg()[0], 2), "cores": len(cores)}
+    found["other_core"] = beside.shares_used()
     bars = [
-        Bar.at_most("CPU time a pod, with ten consoles over without", *_of(found, "cpu_ms")),
-        Bar.at_most("time until bound, likewise", *_of(found, "bound_ms")),
-        Bar.at_least("bindings a second, likewise", found["rate"]["ratio"], _LEAST_RATIO),
+        bar
+        for name, over in (("", "with_over_without"), (", control aside", "with_over_control"))
+        for bar in _bars(name, {each: found[each][over]["ratio"] for each in _Block._fields})
     ]
     sizes_of = {"nodes": _NODES, "consoles": _CONSOLES, "pairs": pairs}
     return Row({**sizes_of, "alone": _ALONE, "burst": _BURST}, {"console": found}, bars)
 
 
-def _of(found: dict[str, Any], name: str) -> tuple[float, float]:
-    return found[name]["ratio"], _MOST_RATIO
+def _bars(name: str, ratios: dict[str, float]) -> list[Bar]:
+    return [
+        Bar.at_most(f"CPU time a pod, with ten consoles{name}", ratios["cpu_ms"], _MOST_RATIO),
+        Bar.at_most(f"time until bound{name}", ratios["bound_ms"], _MOST_RATIO),
+        Bar.at_least(f"bindings a second{name}", ratios["rate"], _LEAST_RATIO),
+    ]
+
+
+def _figures(blocks: Blocks, name: str) -> dict[str, Any]:
+    """Ratios of one figure of the blocks, and its median in each kind."""
+    of = {kind: [getattr(block, name) for block in blocks[kind]] for kind in _KINDS}
+
+    def over(one: Kind, other: Kind, part: int = 1) -> dict[str, float]:
+        ratios = [(a / b) ** (1 / part) for a, b in zip(of[one], of[other], strict=True)]
+        return compared(ratios)._asdict()
+
+    return {
+        "with_over_without": over("with", "without"),
+        "control_over_without": over("control", "without"),
+        "with_over_control": over("with", "control"),
+        "one_watch_over_none": over("watches", "without", _WATCHES),
+        **{kind: round(statistics.median(values), 3) for kind, values in of.items()},
+    }
 
 
 def compared(ratios: list[float]) -> _Figure:
@@ -135,46 +165,111 @@ def _pin_thread(thread: int, cores: set[int], policy: int) -> None:
         os.sched_setscheduler(thread, policy, os.sched_param(priority))
 
 
-async def _in_turns(
-    stage: Stage, scheduler: Server, pairs: int, consoles_core: int
-) -> list[tuple[_Block, _Block]]:
-    """The blocks of each pair, the watched one first, in whatever order they came."""
+async def _in_turns(stage: Stage, scheduler: Server, pairs: int, beside: "_OtherCore") -> Blocks:
+    """As many blocks of each kind; a round begins with another kind each time, the first one so
+    that consoles come before their control."""
     client = ApiClient(load(paths=(stage.plane.kubeconfig,), env={}), _UNLIMITED)
+    found: Blocks = {kind: [] for kind in _KINDS}
     async with client:
         pods = BoundPods(client)
         await pods.ready()
-        measured = _Measured(stage, scheduler, pods, client)
+        measured = _Measured(stage, scheduler, pods, client, beside)
         await measured.block()  # warm
-        found: list[tuple[_Block, _Block]] = []
-        while len(found) < pairs:
-            bare = [await measured.block() for _ in range(2)]
-            consoles = await asyncio.to_thread(_start_consoles, stage, consoles_core)
-            try:
-                watched = [await measured.block() for _ in range(4)]
-            finally:
-                for server in reversed(consoles):
-                    await asyncio.to_thread(server.stop, timeout_s=20)
-            bare += [await measured.block() for _ in range(2)]
-            found += zip(watched, bare, strict=True)
+        for number in range(pairs // _TURN):
+            first = number % len(_KINDS)
+            for kind in (*_KINDS[first:], *_KINDS[:first]):
+                await asyncio.to_thread(beside.start, kind)
+                try:
+                    found[kind] += [await measured.block() for _ in range(_TURN)]
+                finally:
+                    await asyncio.to_thread(beside.stop)
         await pods.close()
     return found
+
+
+class _OtherCore:
+    """Runs consoles or their control on the core that the scheduler does not have."""
+
+    def __init__(self, stage: Stage, core: int) -> None:
+        self._stage, self._core = stage, core
+        self._kind: Kind = "without"
+        self._servers: list[Server] = []
+        self._share_file = stage.folder / "share"
+        self._shares: dict[Kind, dict[str, list[float]]] = {kind: {} for kind in _KINDS}
+
+    def start(self, kind: Kind) -> None:
+        """Have this kind of work on the core; consoles before their first control."""
+        self._kind = kind
+        if kind == "with":
+            self._servers = _start_consoles(self._stage, self._core)
+        elif kind == "control":
+            self._share_file.write_text("0")
+            self._servers = [self._started("burn_process.py", "burning", 1, self._share_file)]
+        elif kind == "watches":
+            plane = self._stage.plane
+            pair = plane.authority.user("watcher", "system:masters")
+            words = (f"127.0.0.1:{plane.port}", plane.authority.pair.certificate, *pair, _WATCHES)
+            script = "bare_watches_process.py"
+            self._servers = [self._started(script, "watching", _WATCHES, *words)]
+
+    def _started(self, script: str, ready: str, times: int, *words: object) -> Server:
+        """A script that says so many times that it is ready."""
+        path = Path(__file__).resolve().with_name(script)
+        name = script.removesuffix("_process.py")
+        server = _on_core(self._core, self._stage, name, [str(path), *map(str, words)])
+        server.wait_ready(lambda: said(server).count(ready) >= times, 60)
+        return server
+
+    def stop(self) -> None:
+        """End that work."""
+        for server in reversed(self._servers):
+            server.stop(timeout_s=20)
+        self._servers = []
+
+    @contextlib.contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Note which share of the core the work takes in this phase of a block; the control takes
+        what the consoles took."""
+        if self._kind == "control":
+            self._share_file.write_text(str(statistics.median(self._shares["with"][phase])))
+        began, used_ms = time.perf_counter(), sum(map(_cpu_ms, self._servers))
+        yield
+        used_ms = sum(map(_cpu_ms, self._servers)) - used_ms
+        share = used_ms / 1000 / (time.perf_counter() - began)
+        self._shares[self._kind].setdefault(phase, []).append(share)
+
+    def shares_used(self) -> dict[str, dict[str, float]]:
+        """The median share of the core by phase, of each kind."""
+        return {
+            kind: {name: round(statistics.median(of), 3) for name, of in phases.items()}
+            for kind, phases in self._shares.items()
+        }
 
 
 class _Measured:
     """Measures one block after the other."""
 
-    def __init__(self, stage: Stage, scheduler: Server, pods: BoundPods, client: ApiClient) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        scheduler: Server,
+        pods: BoundPods,
+        client: ApiClient,
+        beside: _OtherCore,
+    ) -> None:
         self._api_server, self._scheduler = stage.plane.api_server, scheduler
-        self._pods, self._client = pods, client
+        self._pods, self._client, self._beside = pods, client, beside
         self._number = itertools.count()
 
     async def block(self) -> _Block:
         """Create pods one by one, and then many at once; then remove them."""
         wait = _main_thread_waited_ms(self._scheduler)
         used, api_used = _cpu_ms(self._scheduler), _cpu_ms(self._api_server)
-        alone = [await self._place() for _ in range(_ALONE)]
+        with self._beside.during("alone"):
+            alone = [await self._place() for _ in range(_ALONE)]
         began = time.perf_counter()
-        await asyncio.gather(*(self._place() for _ in range(_BURST)))
+        with self._beside.during("burst"):
+            await asyncio.gather(*(self._place() for _ in range(_BURST)))
         lasted = time.perf_counter() - began
         used, api_used = _cpu_ms(self._scheduler) - used, _cpu_ms(self._api_server) - api_used
         wait, pods = _main_thread_waited_ms(self._scheduler) - wait, _ALONE + _BURST
