@@ -216,8 +216,8 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
     for node, pods in guessed_pods(plan).items():
         names = ", ".join(pod.full_name for pod in pods)
         notes.append(
-            f"Keep shares off {node} until these have ended, since no record says which of its "
-            f"GPUs they have: {names}. kubectl cordon {node} keeps all new pods off."
+            f"Keep pods with shares off {node} until these pods have ended, since no record says "
+            f"which of its GPUs they have: {names}. kubectl cordon {node} keeps all new pods off."
         )
     if plan.waiting:
         notes.append(

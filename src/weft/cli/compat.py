@@ -80,7 +80,7 @@ _NOT_NEEDED = {
         "Weft's agent does not ask the kubelet's port",
     ),
     "policyConfigPath": _CARRIED_OVER,
-    "isLoadSchedule": "load decides where telemetry.url is configured",
+    "isLoadSchedule": "Weft schedules by load if telemetry.url is configured",
     "instancePort": "see telemetry.names",
     "sync-period": "see telemetry.intervalSeconds",
 }

@@ -121,7 +121,8 @@ def defaults() -> None:
 @config_app.command("explain")
 def explain_setting(
     path: Annotated[
-        str, Argument(metavar="SETTING", help="Such as lease.renewSeconds; without: all.")
+        str,
+        Argument(metavar="SETTING", help="A setting, such as lease.renewSeconds. [default: all]"),
     ] = "",
     output: Output = ListOutput.table,
 ) -> None:

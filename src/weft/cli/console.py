@@ -1,4 +1,4 @@
-"""`weft console`: shows a cluster in a browser: the one there is, from a snapshot, or simulated."""
+"""`weft console`: shows a live, recorded or simulated cluster, or a snapshot, in a browser."""
 
 import asyncio
 import sys
@@ -168,8 +168,8 @@ def _decisions(path: Path, files: list[str]) -> "tuple[PictureSource, Comparison
 
 
 def _without_inputs(policies: "Registry") -> Iterator[str]:
-    """Yield the policies that need no option, and nothing but the cluster and its pods: a record
-    has no more."""
+    """Yield the policies that need no options, and no inputs besides the cluster and its pods, as
+    a record has no other inputs."""
     from weft.core.framework import Profile
     from weft.core.framework.fragments import TYPICAL_PODS
     from weft.core.framework.popularity import POPULAR_PODS
@@ -227,7 +227,7 @@ async def _follow(endpoint: "Endpoint", config: Path | None, where: ConsoleAddre
 
 
 class FollowedSource(NamedTuple):
-    """A cluster that is followed, the source of its pictures, and what is checked of it."""
+    """A cluster that is watched, the source of its pictures, and its health page."""
 
     live: "EngineCluster"
     source: "PictureSource"
@@ -273,8 +273,8 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
 
 
 def _scheduler_of(endpoint: "Endpoint") -> "SchedulerExplainer":
-    """Return a client of the scheduler: in a pod of the one in its own namespace, with a token for
-    that; elsewhere of the one that `weft explain pod` asks."""
+    """Return a client for explanations: inside a pod, of the scheduler in the pod's namespace, with
+    the mounted token; otherwise of the scheduler that `weft explain pod` asks."""
     from weft.cluster.scheduler.explain_client import SchedulerExplainer
 
     if not endpoint.inside:

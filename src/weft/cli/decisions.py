@@ -39,7 +39,7 @@ def explain_pod(
     name: Annotated[
         str,
         Argument(
-            help="NAMESPACE/NAME or NAME; of a decisions file also a UID.",
+            help="NAMESPACE/NAME or NAME; with --decisions also a UID.",
             autocompletion=completion.pods,
         ),
     ],
@@ -189,7 +189,7 @@ def replay(
 
 def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
     if verdict.identical:
-        how = "100 % identical" if whole else "identical as far as the file is whole"
+        how = "100 % identical" if whole else "identical up to where the file is cut off"
         print(f"{how}: {verdict.decisions:,} decisions in {verdict.events:,} events")
         return
     _print_difference(verdict)

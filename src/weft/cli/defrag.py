@@ -183,7 +183,9 @@ def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
     from weft.core.engine.stranding_moves import StrandingSearch
 
     if "PodDisruptionBudget" in state.snapshot.unread:
-        raise BadInputError("disruption budgets", "could not be read; allow it, and ask again")
+        raise BadInputError(
+            "PodDisruptionBudgets", "could not be read; get the right to list them, and try again"
+        )
     wanted = _wanted(state, wish)
     movable, tell = movable_pods(state), status_line()
     pods, budgets = movable.pods, movable.budgets
@@ -272,10 +274,12 @@ def _makes_room(plan: DefragPlan) -> str:
     if room is None:
         if plan.cut_off:
             return "No plan found yet: raise --most-trials or --most-moves."
-        return "No plan has so few moves: raise --most-moves."
+        return "More moves than --most-moves are needed: raise it."
     if not room.moves:
         return f"It fits on {room.node} already: no pod has to be moved."
-    least = "" if room.smallest else "; not all sets were tried, so fewer moves may be enough"
+    least = (
+        "" if room.smallest else "; not all sets of pods were tried, so fewer moves may be enough"
+    )
     return f"Then it fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
 
 
@@ -371,7 +375,7 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
         if step.uid not in trials.movable:
             return f"the cluster changed: {plan.name_of(step.uid)} can no longer be moved"
     if not trials.allowed([rest[0].uid]):
-        return f"a disruption budget does not let {plan.name_of(rest[0].uid)} go now"
+        return f"a PodDisruptionBudget blocks the eviction of {plan.name_of(rest[0].uid)} now"
     wanted, waits = plan.wanted, _waits(plan, state)
     if plan.room is not None and wanted is not None and not waits and _is_real(plan):
         wanted = None  # the pod was placed already

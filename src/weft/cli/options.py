@@ -70,7 +70,7 @@ class ElasticPriority(StrEnum):
 Priority = Annotated[
     ElasticPriority | None,
     Option(
-        help="How /scheduler decides: elastic-binpack, spread or random.  [default: as configured]"
+        help="Policy of /scheduler: elastic-binpack, spread or random.  [default: as configured]"
     ),
 ]
 Decisions = Annotated[
@@ -82,7 +82,7 @@ DecisionsMib = Annotated[
     Option(
         min=0,
         max=1 << 30,
-        help="The largest size of that file with its signals; then recording ends. 0: no limit.",
+        help="The size, MiB, of that file with its signals at which recording ends. 0: no limit.",
     ),
 ]
 MOST_MIB = 10_240

@@ -86,7 +86,9 @@ class Group(msgspec.Struct, frozen=True):
         parts += [f"{least:,} of them {task}" for task, least in self.least_by_task.items()]
         parts += [f"in one {self.topology_key}"] if self.topology_key else []
         parts += ["preempted together"] if self.ends_as_one else []
-        parts += [f"no place is held meanwhile ({self.waits})"] if self.waits else []
+        parts += (
+            [f"no place is reserved for it while it waits ({self.waits})"] if self.waits else []
+        )
         return ", ".join(parts)
 
 
@@ -96,8 +98,8 @@ class Row(msgspec.Struct, frozen=True):
     `namespace` is None if the manifest names none. `replicas` run at once, None for a DaemonSet.
     `needs_env` are the variables that each container needs to use its GPUs; the node's agent or
     plugin sets them. `constraints` are rules on where the pod may run besides free capacity,
-    `preferences` those on where it should rather run; fields in `not_honoured` keep it pending for
-    ever. `group` is the group with which it is placed."""
+    `preferences` those on where it should preferably run; fields in `not_honoured` keep it pending
+    for ever. `group` is the group with which it is placed."""
 
     file: str
     kind: str
@@ -221,8 +223,8 @@ def _within(value: Any, *path: str) -> Any:
 
 
 def preferences_in_words(preferences: Preferences) -> list[str]:
-    """Describe where the pod should rather run; image locality is left out, as nearly every pod has
-    it."""
+    """Describe where the pod should preferably run; image locality is left out, as nearly every pod
+    has it."""
     lines = []
     for wish in preferences.nodes:
         rules = ", ".join(map(str, (*wish.term.labels, *wish.term.fields)))
@@ -282,7 +284,7 @@ def written_lines(row: Row) -> list[str]:
     need."""
     lines = [f"placed {row.group}"] if row.group is not None else []
     lines += [f"placed only {line}" for line in row.constraints]
-    lines += [f"placed rather {line}" for line in row.preferences]
+    lines += [f"placed preferably {line}" for line in row.preferences]
     for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
         lines += [f"writes {kind} {key}={value}" for key, value in values.items()]
     for container, env in row.needs_env.items():

@@ -76,7 +76,7 @@ def list_(
 
 
 def show(
-    application: Annotated[str, Argument(help="An application, as `weft profile list` has it.")],
+    application: Annotated[str, Argument(help="An application, as `weft profile list` shows it.")],
     file: _File = None,
     config_map: _ConfigMap = "",
     kubeconfig: Kubeconfig = None,

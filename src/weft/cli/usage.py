@@ -21,7 +21,7 @@ LABEL = "label:"
 
 
 class UsageOutput(StrEnum):
-    """Forms in which the account is printed."""
+    """Output formats of the usage report."""
 
     table = "table"
     csv = "csv"
@@ -42,9 +42,11 @@ def usage(
     ] = "namespace",
     begin: Annotated[
         str,
-        Option("--from", help="Begin so long after the file's first event: 90s, 30m, 2h, 1d."),
+        Option("--from", help="Begin this long after the file's first event: 90s, 30m, 2h, 1d."),
     ] = "",
-    end: Annotated[str, Option("--to", help="End so long after it; its last event if unset.")] = "",
+    end: Annotated[
+        str, Option("--to", help="End this long after it; at the last event if unset.")
+    ] = "",
     hours: Annotated[
         float, Option(min=0.01, max=87_600, help="With --prometheus: hours to cover.")
     ] = 24.0,
@@ -52,7 +54,7 @@ def usage(
         str,
         Option(
             "--end",
-            help="With --prometheus: their end, such as 2026-03-01T18:00:00Z.  [default: now]",
+            help="With --prometheus: when they end, such as 2026-03-01T18:00:00Z.  [default: now]",
             show_default=False,
         ),
     ] = "",
@@ -68,7 +70,7 @@ def usage(
 
     Replays a decisions file and counts every booking of the ledger: of each card the larger of the
     pod's parts of memory and cores, for as long as it was held. Times are the file's own. With
-    --prometheus sums up what a metrics server keeps, of labels those of usage.labels.
+    --prometheus it sums up a metrics server's series instead; by label only those in usage.labels.
     """
     if prometheus:
         if decisions is not None or begin or end or policy:
@@ -142,7 +144,7 @@ def _grouping(by: str) -> "GroupOf":
 
 
 def seconds(option: str, text: str) -> float:
-    """Return a time as people write it, `90s`, `30m`, `1.5h`, `2d` or a number of seconds."""
+    """Convert a duration (`90s`, `30m`, `1.5h`, `2d` or a number of seconds) to seconds."""
     number, per = (text[:-1], SECONDS[text[-1]]) if text[-1] in SECONDS else (text, 1)
     try:
         value = float(number) * per
@@ -154,7 +156,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """Prices for a GPU-hour by model; `BadInputError` names what is none."""
+    """Read the prices of a GPU-hour by model; `BadInputError` names an entry without a price."""
     from weft.files.reading import read_bytes
     from weft.files.yaml_text import BrokenYamlError, load
 

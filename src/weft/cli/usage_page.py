@@ -19,7 +19,8 @@ def usage_page(
     parts: Sequence[float],
     note: str,
 ) -> str:
-    """Return the page: a table with a bar in each row, `parts` of all from 0 to 1, and a note."""
+    """Return the page: a table with a bar in each row, and a note. `parts` are the lengths of the
+    bars: each row's part of the total, 0 to 1."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (*columns, "part of all"))
     lines = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}"

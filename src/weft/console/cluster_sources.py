@@ -1,6 +1,6 @@
-"""Sources of the picture that have a cluster's objects: a snapshot, and a cluster that is followed.
+"""Sources of pictures made from a cluster's objects: a snapshot, and a live cluster.
 
-Neither queues pods: they wait in the API's objects, and are assessed for each picture.
+Neither has a queue: pending pods are read from the API's objects, and assessed for each picture.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -30,15 +30,15 @@ from weft.core.explain.smallest_change import Rank
 from weft.model import BadInputError, PodRequest, Shape
 
 ALONE = (
-    "this is what the API server's objects say: the scheduler did not, which alone knows the score "
-    "of its decision, the slowdown that was predicted, and what was observed of it"
+    "the scheduler did not answer, so this is read from the API server's objects: the decision's "
+    "score, the predicted slowdown and the observed slowdown are missing"
 )
 SNAPSHOT_SLICE_S = 5.0
 """Computing time of the search for what would help a snapshot's pods: once, at the start."""
 
 
 class ClusterPictures:
-    """Pictures of what a cluster's objects say now; `slice_s` as for `WaitingReasons`."""
+    """Makes pictures from a cluster's present objects; `slice_s` as for `WaitingReasons`."""
 
     def __init__(self, live: ClusterView, accounts: OverbookedAccounts, slice_s: float) -> None:
         self._live = live
@@ -50,7 +50,7 @@ class ClusterPictures:
         self._maker = PictureMaker(live.engine)
 
     def picture(self, at_s: float) -> Picture:
-        """Return the picture of now, `at_s` seconds since 1970."""
+        """Return the present picture, with the time `at_s`, seconds since 1970."""
         waiting, usual = self._waiting(), self._usual.at(at_s)
         picture = self._maker.picture(at_s, self._facts, waiting, usual=usual)
         for uid in self._read.keys() - picture.pods.keys():
@@ -143,7 +143,7 @@ class ClusterPictures:
 
 
 class SnapshotSource:
-    """The state in a snapshot file. `about` says which."""
+    """Source of the state in a snapshot file; `about` names the file."""
 
     kind: Kind = "snapshot"
     lives = False
@@ -163,9 +163,9 @@ class SnapshotSource:
 
 
 class ClusterSource:
-    """A cluster that this process follows. While `contact` with its API server is lost, pictures
-    show the last moment at which it was heard. `ask` has the scheduler explain a pod: it alone
-    knows its past decisions, and what was observed of pods."""
+    """Source of a live cluster. While `contact` with its API server is lost, pictures show the
+    last state that the API server reported. `ask` requests a pod's explanation from the scheduler,
+    which alone knows its past decisions and the observed slowdown of pods."""
 
     kind: Kind = "cluster"
     lives = True
@@ -183,7 +183,7 @@ class ClusterSource:
         self._clock, self._contact, self._happenings = live.client.clock, contact, Happenings()
 
     def picture(self) -> Picture:
-        """Return the picture of now, with what happened since the first one."""
+        """Return the present picture, with the events since the first picture."""
         silence = self._contact.silence()
         lost_s = silence.for_s if silence is not None else 0.0
         picture = self._pictures.picture(self._clock.wall().timestamp() - lost_s)
@@ -192,8 +192,8 @@ class ClusterSource:
         return self._happenings.on(picture)
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Return what the scheduler says of it; where it says nothing, what this process can say
-        alone."""
+        """Return the scheduler's explanation of the pod; if the scheduler does not answer, one that
+        this process makes from the cluster's objects alone."""
         pod = self._live.pod(namespace, name)
         if pod is None:
             return None

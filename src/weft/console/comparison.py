@@ -1,8 +1,8 @@
 """Compares a recorded day with the same day under another policy.
 
-The day is simulated by a process of its own, of low priority and for a limited time, one policy at
-a time; what it decides is written to a file and read as any record is. Both days are shown as they
-were so long after their first event, and after all that happened at that instant.
+A separate process of low priority simulates the day, for a limited time and one policy at a time.
+It writes its decisions to a file, which is then read as any decisions file. Both days are shown at
+the same time after their first event, once all events of that instant have been handled.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from weft.console.recorded import DaySums, RecordedSource
 LONGEST_S = 900.0
 """A day that takes longer to simulate is better compared by `weft simulate`."""
 MOST_KEPT = 3
-"""Days that are kept: each takes as much memory as the record's own."""
+"""Maximum number of simulated days in memory: each takes as much as the record itself."""
 LOOK_S = 0.25
 State = Literal["simulating", "reading", "ready", "failed"]
 
 
 class ComparedDay(msgspec.Struct, frozen=True):
-    """How far a comparison is: `percent` is an estimate, None if none can be made. `recorded` and
-    `other` are sums at each of the record's moments, once it is ready."""
+    """Progress of a comparison: `percent` is an estimate, None if it cannot be estimated.
+    `recorded` and `other` are sums at each of the record's moments, once both days are ready."""
 
     policy: str
     state: State
@@ -48,12 +48,12 @@ class BothPictures(msgspec.Struct, frozen=True):
 
 
 class Comparisons:
-    """The days of one record under other policies.
+    """Compares one record with the same day under other policies.
 
-    `command(policy, out)` are the words of a process that simulates the day and writes its
-    decisions to `out`; `open_day` reads them at the moments of `recorded`, in a thread.
-    `record_bytes` is how large the record is, 0 if that says nothing about the file to come.
-    `policies` may be asked for.
+    `command(policy, out)` returns the command line of a process that simulates the day and writes
+    its decisions to `out`; `open_day` reads these at the moments of `recorded`, in a thread.
+    `record_bytes` is the record's size, from which progress is estimated; 0 if the new file may be
+    of another size. `policies` are those that viewers may choose.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Comparisons:
         self._task: asyncio.Task[None] | None = None
 
     def day(self, policy: str) -> ComparedDay:
-        """Return how far this policy's day is; begin it if nobody did, and none is being made.
+        """Return the progress of this policy's day; start its simulation if none is running.
 
-        A day that failed is reported once: when it is asked for again, it is tried again.
+        A failure is returned once: the next call starts the simulation again.
         """
         if (found := self._days.get(policy)) is not None:
             if found.state == "failed":
@@ -95,8 +95,8 @@ class Comparisons:
         return day
 
     def pictures(self, policy: str, number: int) -> BothPictures | None:
-        """Return the pictures of both days at the time of the record's moment; None until this
-        policy's is ready."""
+        """Return the pictures of both days at the time of the record's moment; None until the day
+        under this policy is ready."""
         recorded, other = self._recorded, self._others.get(policy)
         if other is None:
             return None
@@ -104,7 +104,7 @@ class Comparisons:
         return BothPictures(*(day.at(_moment(day, at_s)) for day in (recorded, other)))
 
     async def close(self) -> None:
-        """End what is being simulated."""
+        """End the simulation that is running, if any."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -133,7 +133,7 @@ class Comparisons:
         return [day.sums[_moment(day, at_s)] for at_s in self._recorded.elapsed_s]
 
     async def _simulate(self, policy: str, out: Path) -> str:
-        """Run the process to its end; return what is wrong, "" if it wrote the day."""
+        """Run the process to its end; return the reason if it failed, "" if it wrote the day."""
         process = await asyncio.create_subprocess_exec(
             *_at_leisure(self._command(policy, out)),
             stdin=asyncio.subprocess.DEVNULL,
@@ -161,15 +161,15 @@ class Comparisons:
         return ""
 
     def _look(self, policy: str, out: Path) -> None:
-        """Estimate by what is written how far the simulation is."""
+        """Estimate the simulation's progress from the size of the file written so far."""
         written = out.stat().st_size if out.exists() else 0
         percent = min(99, 100 * written // self._record_bytes) if self._record_bytes else None
         self._days[policy] = ComparedDay(policy, "simulating", percent)
 
 
 async def _read_aside(read: Callable[[], RecordedSource]) -> RecordedSource:
-    """Read a day in a thread for which nothing waits: neither who cancels this, nor the process'
-    end."""
+    """Read a day in a thread that neither a cancellation of this call nor the end of the process
+    waits for."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[RecordedSource] = loop.create_future()
 
@@ -195,11 +195,11 @@ async def _read_aside(read: Callable[[], RecordedSource]) -> RecordedSource:
 
 
 def _at_leisure(words: Sequence[str]) -> Sequence[str]:
-    """Return the command with a low priority, where the machine has such."""
+    """Return the command run at a low priority, if the machine has `nice`."""
     nice = shutil.which("nice")
     return words if nice is None else (nice, "-n", "10", *words)
 
 
 def _moment(day: RecordedSource, at_s: float) -> int:
-    """Return the number of the day's last moment until then."""
+    """Return the number of the day's last moment at or before this time."""
     return max(0, bisect_right(day.elapsed_s, at_s) - 1)

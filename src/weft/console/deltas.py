@@ -1,4 +1,4 @@
-"""Deltas: what leads from one picture to another, row by row.
+"""Deltas: the changes from one picture to the next, row by row.
 
 A browser gets a whole picture once, and then deltas: `applied(old, between(old, new)) == new`.
 """
@@ -27,8 +27,7 @@ class TableDelta(msgspec.Struct, Generic[Row], frozen=True, omit_defaults=True):
 
 
 class PictureDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A delta of each table, and the moment that the newer picture shows, with what it says of a
-    lost connection."""
+    """A delta of each table, with the newer picture's time and its state of the connection."""
 
     at_s: float
     nodes: TableDelta[ShownNode] = TableDelta()
@@ -43,7 +42,7 @@ class PictureDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def between(old: Picture, new: Picture) -> PictureDelta:
-    """Return the delta that leads from the old picture to the new one."""
+    """Return the changes from the old picture to the new one."""
     return PictureDelta(
         new.at_s,
         _table(old.nodes, new.nodes),
@@ -59,7 +58,7 @@ def between(old: Picture, new: Picture) -> PictureDelta:
 
 
 def applied(picture: Picture, delta: PictureDelta) -> Picture:
-    """Return the picture that the delta leads to."""
+    """Return the picture with the delta applied."""
     return Picture(
         delta.at_s,
         delta.nodes.on(picture.nodes),

@@ -1,4 +1,4 @@
-"""Tells by successive pictures of a cluster what happened between them."""
+"""Derives events from the differences between successive pictures of a cluster."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from weft.console.picture import Picture, ShownEvent, ShownNode, ShownPod
 
 KEPT = 200
-"""Events that are shown: a screen or ten of them."""
+"""Maximum number of events that are shown."""
 
 
 class Happenings:
-    """The latest events of one cluster, by its pictures in their order."""
+    """The latest events of one cluster, derived from its pictures, which must be given in order."""
 
     def __init__(self) -> None:
         self._last: Picture | None = None
@@ -20,7 +20,7 @@ class Happenings:
         self._count = 0
 
     def on(self, picture: Picture) -> Picture:
-        """Return the next picture with the events up to it."""
+        """Return this picture, the next in order, with the events up to it."""
         if self._last is not None:
             for event in _between(self._last, picture):
                 self._count += 1

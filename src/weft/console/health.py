@@ -1,4 +1,5 @@
-"""Reads for the page of health what `weft status` and `weft doctor` find, twice a minute."""
+"""Collects the findings of `weft status` and `weft doctor` for the health page, at most twice a
+minute."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,7 @@ from weft.cluster.reading.finding import DoctorFinding
 from weft.cluster.reading.status import PodGroup, StatusReport
 
 FRESH_S = 30.0
-"""All pods and nodes are listed for it, and it is no more urgent than that."""
+"""Seconds for which a page is reused: to make one, all pods and nodes are listed."""
 _ORDER = ("wrong", "advice", "good")
 
 
@@ -23,7 +24,7 @@ class HealthPage(msgspec.Struct, frozen=True):
 
 
 class Health:
-    """Reads the status when it is asked for; `head` says its first lines."""
+    """Reads the cluster's status on request; `head` returns the page's first lines."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Hides the names of pods whose namespaces a viewer may not list; the GPUs that they hold stay
 visible.
 
-Nothing is left by which such a pod could be told from another: no name, namespace, group or
-application, and a key other than its UID. All texts are searched for NAMESPACE/NAME. The namespace
-alone decides what is hidden, so that names cannot be tried out. A pod may name any queue. Of a
+Nothing that could identify such a pod is left: no name, namespace, group or application, and a key
+other than its UID. All texts are searched for NAMESPACE/NAME. The namespace alone decides what is
+hidden, so that names cannot be guessed by trying. A pod may name any queue. Of a
 queue that is not named after one of the viewer's namespaces, the viewer sees only what pods of
 these namespaces hold, whether the queue has other pods, and whether it is configured.
 """
@@ -26,22 +26,23 @@ from weft.console.picture import (
 )
 from weft.core.engine.team_queues import SCALE, Charge, QueueUse, charge_of, dominant
 from weft.core.explain.queue_rows import QueueRow
+from weft.core.explain.sentences import RECLAIMS
 from weft.model import Gpu, Node, Placement, Share
 
 IN_HIDDEN = "in namespaces that you may not see"
 A_POD = "a pod that you may not see"
 _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-z0-9][\w.-]*)")
 """NAMESPACE/NAME. Names of resources and labels have a dot before their slash."""
-_TAKES_BACK = re.compile(r"queue (\S+) (takes back)")
+_RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")
 """The one sentence that names another queue than the pod's own: by default a namespace."""
-_AT_LIMIT = re.compile(r"queue (\S+) holds [\d.,]+ of at most [\d.,]+ ([^;]+); this pod")
-_RAISED = re.compile(r"limits\.(\S+) of queue (\S+) from [\d.,]+ to [\d.,]+")
-"""Sentences that say of a pod's own queue what others' pods hold, and what is configured."""
+_AT_LIMIT = re.compile(r"queue (\S+) holds \S+ of at most \S+ ([^;]+); this pod")
+_RAISED = re.compile(r"limits\.(\S+) of queue (\S+) from \S+ to \S+")
+"""Sentences about a pod's own queue that reveal its pods' holdings and its configured amounts."""
 Row = TypeVar("Row")
 
 
 class Hiding:
-    """The view of one viewer. `secret`: of this process, so that nobody can work out keys."""
+    """The view of one viewer. `secret` is this process' own, so that keys cannot be guessed."""
 
     def __init__(self, rights: ViewerRights, secret: bytes) -> None:
         self._rights, self._secret = rights, secret
@@ -62,7 +63,7 @@ class Hiding:
         """Return the text without names that the viewer may not know."""
         if self._rights.everywhere:
             return text
-        text = _TAKES_BACK.sub(self._queue_named, _NAMED.sub(self._named, text))
+        text = _RECLAIMS.sub(self._queue_named, _NAMED.sub(self._named, text))
         return _RAISED.sub(self._raised, _AT_LIMIT.sub(self._at_limit, text))
 
     def _queue_named(self, found: re.Match[str]) -> str:
@@ -183,7 +184,7 @@ def _charge(pod: ShownPod, picture: Picture) -> Charge:
 
 
 def _totals(picture: Picture) -> tuple[int, int, int]:
-    """Sum up what the cluster has, as for a queue's share of it."""
+    """Sum up the cluster's capacity, of which queues' shares are computed."""
     cards = [gpu for gpu in picture.gpus.values() if gpu.parent is None]
     return (
         sum(gpu.memory_mib for gpu in cards),

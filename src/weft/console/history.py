@@ -7,12 +7,13 @@ import msgspec
 from weft.console.picture import Picture, ShownGpu
 
 MOST_POINTS, ALL_POINTS = 400, 1_000_000
-"""Points that are kept of a GPU at most, and of all together: some 100 MB."""
+"""Maximum number of points of one GPU, and of all GPUs together: some 100 MB."""
 _LEAST_POINTS = 8
 
 
 class GpuPoint(msgspec.Struct, frozen=True, array_like=True):
-    """A GPU at one time; it held until the next. What is used is None if nobody measures."""
+    """A GPU's promised and used amounts from one time until the next point. Used amounts are None
+    if they are not measured."""
 
     at_s: float
     promised_milli: int
@@ -22,12 +23,13 @@ class GpuPoint(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, gpu: ShownGpu, at_s: float) -> "GpuPoint":
-        """Return the point of a GPU as it is shown."""
+        """Return the point of a GPU as the picture shows it."""
         return cls(at_s, gpu.promised_milli, gpu.promised_mib, gpu.used_mib, gpu.used_percent)
 
 
 class GpuHistory:
-    """The points of all GPUs of a cluster that lives: one for each change, the oldest go first."""
+    """The points of all GPUs of a live or simulated cluster: one for each change. The oldest are
+    dropped first."""
 
     def __init__(self) -> None:
         self._points: dict[str, deque[GpuPoint]] = {}

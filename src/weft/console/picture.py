@@ -1,8 +1,8 @@
 """The picture: one frozen model of what the console shows, made from an engine's present state.
 
-A snapshot and a simulation give the same picture where their ledgers are the same. Amounts come
-from the ledger's columns, reasons from the sentences of `weft explain`: nothing is worked out here.
-Every table has a key, so that two pictures can be told apart row by row (`deltas.py`).
+A snapshot and a simulation with equal ledgers give equal pictures. Amounts come from the ledger's
+columns and reasons from the sentences of `weft explain`: no amount is computed and no reason is
+found here. Every table has a key, so that two pictures can be compared row by row (`deltas.py`).
 """
 
 from collections import Counter
@@ -23,9 +23,10 @@ from weft.model.request import CORDON, Taint
 ZONE = "topology.kubernetes.io/zone"
 SECOND_NS = 1_000_000_000
 MOST_GROUPS, MOST_LABELS = 40, 24
-"""Values of a label by which nodes can be grouped, and how many such labels are shown."""
+"""Most values that a label for grouping nodes may have, and most such labels that are shown."""
 MOST_USUAL, USUAL_S = 40, 60.0
-"""Shapes of pods by which is told what is stranded, and for how long they are not counted anew."""
+"""Number of the commonest pod shapes for which stranded GPU is computed, and the seconds between
+two counts of them."""
 
 
 class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,8 +54,9 @@ class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
     of which names it as its `parent`. `idle_mib` is promised memory that its pods were measured not
-    to need, `lent_mib` what is promised beyond the card: it is lent of that. `used_mib` and
-    `used_percent` (time in which anything ran) and `celsius` are measured; None where nobody does.
+    to need; `lent_mib` is the part of it that is promised to other pods, beyond the card's memory.
+    `used_mib`, `used_percent` (of the time, with any kernel running) and `celsius` are measured;
+    None if they are not.
     """
 
     node: str
@@ -114,8 +116,8 @@ class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pending pod: what it `asks`, since when (seconds since 1970), and the `reason` in the words
     of `weft explain`. Pods are grouped by `group`. `change` is one change that would help and ends
     no pod, `ends` one that ends pods: both were tried; "" where none was found yet. `changes`
-    counts all that were found. It asks for `gpus` GPUs, or shares of so many, and waits in `queue`:
-    a team's, as in `weft queues`."""
+    counts all that were found. The pod asks for `gpus` GPUs, or for shares of that many, and waits
+    in the team's queue `queue`, as in `weft queues`."""
 
     uid: str
     namespace: str
@@ -135,7 +137,7 @@ class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShownEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened at `at_s` (seconds since 1970), to a pod (NAMESPACE/NAME), a node."""
+    """An event at `at_s` (seconds since 1970), about a pod (NAMESPACE/NAME) or a node."""
 
     number: int
     at_s: float
@@ -149,8 +151,8 @@ class Picture(msgspec.Struct, frozen=True):
     """Everything that the console shows, each table by key: nodes by name, GPUs by `NODE/INDEX`,
     pods by UID, events by number, teams' queues by name. `queue_order` says which queue goes first,
     as in the configuration: fair or priority. `at_s` is the moment shown, seconds since 1970.
-    `lost`: why no newer state could be had, and for how many seconds; "" if this is the present
-    one."""
+    `lost` is the reason why no newer state could be read, "" if this is the present state;
+    `lost_s` says for how many seconds."""
 
     at_s: float
     nodes: Mapping[str, ShownNode] = {}
@@ -195,13 +197,14 @@ class PodFacts(NamedTuple):
 
     @classmethod
     def of_placed(cls, placed: PlacedPod) -> "PodFacts":
-        """Return the facts of a pod that this engine placed, its clock being that of the world."""
+        """Return the facts of a pod that this engine placed; the engine's times must be in
+        nanoseconds since 1970."""
         return cls.of_request(placed.pod, placed.record.at_ns / SECOND_NS)
 
 
 class PictureMaker:
-    """Makes pictures of one engine again and again: rows that stay as they were are kept, so that
-    a picture costs what changed."""
+    """Makes successive pictures of one engine. Unchanged rows are reused, so that the cost of a
+    picture depends on the number of changes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._counts = engine, QueueCounts(engine)
@@ -216,8 +219,8 @@ class PictureMaker:
         events: Iterable[ShownEvent] = (),
         usual: Iterable[Shape] = (),
     ) -> Picture:
-        """Return the picture of the engine's present state; `facts_of` knows the pods that hold
-        something, by UID. What is stranded is what pods of the `usual` shapes cannot use."""
+        """Return the picture of the engine's present state; `facts_of` returns the facts of a pod
+        with holdings, by UID. GPU is stranded if pods of the `usual` shapes cannot use it."""
         engine, table = self._engine, self._engine.ledger.table
         pods = self._pods_now(facts_of)
         pending = {pod.uid: pod for pod in waiting}
@@ -274,7 +277,8 @@ def _nodes(table: LedgerTable, usual: Iterable[Shape]) -> Iterable[ShownNode]:
 
 
 def grouping_labels(nodes: Sequence[Node]) -> list[str]:
-    """Return the labels by which these nodes make a few groups, of several nodes on average."""
+    """Return the labels whose values divide these nodes into a few groups, of several nodes on
+    average."""
     values: dict[str, set[str]] = {}
     for node in nodes:
         for key, value in node.labels.items():
@@ -284,7 +288,7 @@ def grouping_labels(nodes: Sequence[Node]) -> list[str]:
 
 
 class UsualShapes:
-    """The commonest shapes of the pods that `read` yields, counted once a minute of pictures."""
+    """The commonest shapes of the pods that `read` yields, counted again once a minute."""
 
     def __init__(self, read: Callable[[], Iterable[Shape]]) -> None:
         self._read = read
@@ -292,7 +296,7 @@ class UsualShapes:
         self._until_s = 0.0
 
     def at(self, at_s: float) -> list[Shape]:
-        """Return them for a picture of this moment."""
+        """Return the shapes for a picture of this moment."""
         if not self._shapes or at_s >= self._until_s:
             counts = Counter(shape for shape in self._read() if shape.gpu_requests)
             self._shapes = [shape for shape, _ in counts.most_common(MOST_USUAL)]

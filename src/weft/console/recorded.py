@@ -1,7 +1,7 @@
-"""A source with a past: the moments of a record, each of which can be looked at.
+"""Source of pictures from a decisions file, of any moment in it.
 
-Pictures are kept as deltas, with a whole one every few: a day of a large cluster has many rows, and
-most stay as they are from one moment to the next.
+Pictures are stored as deltas, with a whole picture every few moments: a day of a large cluster has
+many rows, and most do not change from one moment to the next.
 """
 
 import asyncio
@@ -23,36 +23,37 @@ from weft.core.explain.explanation import Explanation
 from weft.model import BadInputError, Shape
 
 MOST_MOMENTS = 400
-"""As many as a slider has places on a screen."""
+"""Maximum number of moments: a slider on a screen has no more positions."""
 _WHOLE_EVERY = 20
 
 
 class Recorded(Protocol):
-    """A record that is passed through once."""
+    """A decisions file, replayed once from start to end."""
 
     offset_s: float
     trouble: str
 
     @property
     def at_s(self) -> Sequence[float]:
-        """The moment of each event."""
+        """The times of all events, seconds since 1970."""
         ...
 
     def states(self) -> Iterable[tuple[float, Engine]]:
-        """Yield the moment of each event, and the engine after it."""
+        """Yield the time of each event, and the engine's state after it."""
         ...
 
 
 class RecordedMoments(NamedTuple):
-    """The moments that can be shown, seconds since 1970, and why there are no more: `trouble`."""
+    """The moments that can be shown, seconds since 1970. `trouble` is the reason why the file has
+    no more, "" if it is complete."""
 
     at_s: tuple[float, ...]
     trouble: str
 
 
 class DaySums(msgspec.Struct, frozen=True, array_like=True):
-    """Sums of a picture: thousandths of GPUs and MiB that are promised, pods with a place, pods
-    that wait, and GPUs without a pod. `elapsed_s` is counted from the first event."""
+    """Sums of a picture: promised thousandths of GPUs and MiB, the numbers of placed pods, pending
+    pods and GPUs without a pod. `elapsed_s` is counted from the first event."""
 
     elapsed_s: float
     promised_milli: int
@@ -63,7 +64,7 @@ class DaySums(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, picture: Picture, elapsed_s: float) -> "DaySums":
-        """Sum a picture up; cards that are cut count by their instances."""
+        """Sum up a picture; cards that are divided into MIG instances count by their instances."""
         gpus = [gpu for gpu in picture.gpus.values() if not gpu.cut]
         return cls(
             elapsed_s,
@@ -76,10 +77,10 @@ class DaySums(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordedSource:
-    """A decisions file, read whole at the start. `explain` says what `weft explain pod` does of the
-    file, of NAMESPACE/NAME. The record began at `began_s`, by default with its first event; each
-    moment has its `sums`, and is so long after that: `elapsed_s`. With `beside_s`, the moments are
-    those of another record, each so long after the beginning."""
+    """A decisions file, read whole at the start. `explain(NAMESPACE/NAME)` returns what `weft
+    explain pod --decisions` prints. The record began at `began_s`, by default at its first event;
+    `elapsed_s` are the moments' times since then, `sums` their sums. With `beside_s`, the elapsed
+    times of another record's moments, this record is shown at the same elapsed times."""
 
     kind: Kind = "decisions"
     lives = False
@@ -133,7 +134,7 @@ class RecordedSource:
         return picture
 
     def history(self, key: str) -> list[GpuPoint]:
-        """Return what was promised and used of a GPU, at each moment at which it changed."""
+        """Return the promised and used amounts of a GPU, at each moment at which they changed."""
         changes = zip(self.record.at_s, self._deltas, strict=True)
         found = ((at_s, delta.gpus.put.get(key)) for at_s, delta in changes)
         return [GpuPoint.of(gpu, at_s) for at_s, gpu in found if gpu is not None]
@@ -143,7 +144,7 @@ class RecordedSource:
         return self.at(len(self._deltas) - 1) if self._deltas else Picture(0.0)
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Return what the record says of the pod's last decision."""
+        """Return the explanation of the pod's last recorded decision; None if there is none."""
         try:
             return await asyncio.to_thread(self._explain, f"{namespace}/{name}")
         except BadInputError:
@@ -155,8 +156,8 @@ def _elapsed(at_s: float, began_s: float) -> float:
 
 
 def _spread(at_s: Sequence[float]) -> set[int]:
-    """Return the numbers, from 1, of the events to look after: all, or as many as a slider has
-    places, each the last of its instant."""
+    """Return the numbers, from 1, of the events after which a picture is made: all, or at most
+    `MOST_MOMENTS`, each the last of its instant."""
     if len(at_s) <= MOST_MOMENTS:
         return {*range(1, len(at_s) + 1)}
     every = -(-len(at_s) // MOST_MOMENTS)
@@ -165,7 +166,7 @@ def _spread(at_s: Sequence[float]) -> set[int]:
 
 
 def _until(at_s: Sequence[float], began_s: float, beside_s: Sequence[float]) -> set[int]:
-    """Return the numbers, from 1, of the last events until each of these times."""
+    """Return, for each of these times, the number (from 1) of the last event at or before it."""
     elapsed_s = [_elapsed(each, began_s) for each in at_s]
     return {max(1, bisect_right(elapsed_s, each)) for each in beside_s}
 

@@ -6,19 +6,19 @@
 /api/about             what is shown, and of which version
 /api/picture           server-sent events: one `picture`, then `delta`s
 /api/moment            ?number=…: the picture of one of a record's moments
-/api/compare           ?policy=…: how far this day is under another policy, which begins with the
-                       first question; with &number=… the pictures of both at that moment
-/api/explain           ?namespace=…&name=…: what `weft explain pod` says
-/api/history           ?gpu=NODE/INDEX: what was promised and used of it
-/api/health            what `weft status` and `weft doctor` find, of a cluster
-/healthz               it answers
+/api/compare           ?policy=…: the progress of the day's simulation under another policy, which
+                       the first request starts; with &number=… both pictures at that moment
+/api/explain           ?namespace=…&name=…: the lines of `weft explain pod`
+/api/history           ?gpu=NODE/INDEX: the promised and used amounts of a GPU over time
+/api/health            the findings of `weft status` and `weft doctor`, of a live cluster
+/healthz               200 while the process runs
 
-With `Viewers`, everything of /api/ is for those whose bearer token the API server knows, and shows
-names only of pods that they may list (`hiding.py`); hidden objects are answered as missing ones.
+With `Viewers`, /api/ requires a bearer token that the API server accepts, and shows names only of
+pods that the token's user may list (`hiding.py`); hidden objects are answered as missing ones.
 
-Nothing can be changed here. A browser may show only what comes from here and no inline script
-(Content-Security-Policy); on a loopback address, requests for other hosts are refused, so that no
-other site's page can read along.
+The console changes nothing. Its pages load nothing from other hosts and no inline script
+(Content-Security-Policy). On a loopback address, requests for other host names are refused, so that
+no other site's page can read the answers.
 """
 
 import asyncio
@@ -105,11 +105,12 @@ VIEWS = frozenset(
         "compare",
     }
 )
-"""First parts of the views' addresses: the page finds the rest itself."""
+"""First parts of the views' addresses; the page's script reads the remaining parts."""
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNANSWERED = 503
 _REST = 4
-"""Rest after a picture, in its own time: a large cluster takes a fifth of the time at most."""
+"""Pause after a picture, as a multiple of the time that it took: pictures of a large cluster take a
+fifth of the time at most."""
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -121,10 +122,11 @@ _TYPES = {
 class ConsoleOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `every_s`: between two pictures of a cluster that lives: people see no more. `unseen_every_s`:
-    while nobody looks, so that events and GPUs' histories go on. `keepalive_s`: how
-    long a stream may be silent, so that a lost connection is noticed. `limits`: 256 connections
-    are 200 browsers and some; a browser that reads nothing for 20 s is not looked at.
+    `every_s`: between two pictures of a changing cluster; people do not see faster changes.
+    `unseen_every_s`: the same while no browser is connected, so that events and GPUs' histories
+    continue. `keepalive_s`: longest silence of a stream, so that a lost connection is noticed.
+    `limits`: 256 connections suffice for 200 browsers; a browser that reads nothing for 20 s is
+    disconnected.
     """
 
     every_s: float = 0.5
@@ -135,8 +137,9 @@ class ConsoleOptions(msgspec.Struct, frozen=True):
 
 
 class AboutConsole(msgspec.Struct, frozen=True):
-    """The answer of /api/about. `moments`: of a record, seconds since 1970; `trouble`: why it has
-    no more, or is doubtful; `health`: there is /api/health; `policies` it can be compared with."""
+    """The answer of /api/about. `moments` are a record's, seconds since 1970; `trouble` is the
+    reason why it has no more, or is doubtful. `health`: /api/health exists. `policies` are those
+    with which the record can be compared."""
 
     version: str
     kind: str
@@ -150,9 +153,9 @@ class AboutConsole(msgspec.Struct, frozen=True):
 
 class PodExplanation(msgspec.Struct, frozen=True):
     """The answer of /api/explain: `lines` as `weft explain pod` prints them, the best `candidates`,
-    and the `parts` of its place's score; `rescored`: as of now. What was `predicted` of it and of
-    those beside it, its `progress`, that of the `residents` beside it and the whole `explanation`
-    only where a viewer may know all names."""
+    and the `parts` of the score of the pod's place; `rescored`: as of now. Only viewers who may see
+    all names get the slowdown `predicted` for the pod and its co-residents, the pod's `progress`,
+    that of its co-residents (`residents`), and the whole `explanation`."""
 
     lines: tuple[str, ...]
     candidates: tuple[Candidate, ...] = ()
@@ -165,7 +168,7 @@ class PodExplanation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, explanation: Explanation, hiding: Hiding, *, everything: bool) -> "PodExplanation":
-        """Return what a viewer may know of it."""
+        """Return the part of the explanation that a viewer may see."""
         record = None if explanation.decision is UNSET else explanation.decision.record
         candidates = explanation.candidates or (record.top if record else ())
         lines = tuple(map(hiding.text, lines_of(explanation)))
@@ -215,7 +218,7 @@ class ConsoleServer:
         return await self._server.listen(host, port)
 
     async def run(self) -> None:
-        """Take new pictures of a cluster that lives, until cancelled."""
+        """Take new pictures of a changing cluster, until cancelled."""
         while True:
             await asyncio.sleep(self._rest_s)
             if not self._viewing:
@@ -233,7 +236,7 @@ class ConsoleServer:
 
     @property
     def _rest_s(self) -> float:
-        """Time between the end of a picture and the next one."""
+        """Seconds between the end of a picture and the start of the next one."""
         return max(self._options.every_s, _REST * self._took_s)
 
     async def close(self) -> None:
@@ -307,7 +310,8 @@ class ConsoleServer:
         return self._history.of(gpu)
 
     async def _checked(self, rights: ViewerRights) -> HttpAnswer:
-        """Answer what `weft status` finds, which names pods of all namespaces."""
+        """Answer with the findings of `weft status` if the viewer may list all namespaces' pods,
+        as the findings name them."""
         if self._health is None:
             return _problem(404, "only a live cluster can be checked")
         if not rights.everywhere:
@@ -347,7 +351,7 @@ class ConsoleServer:
     async def _updates(
         self, request: web.BaseRequest, rights: ViewerRights
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the whole picture, then deltas; who is slow gets fewer, larger ones."""
+        """Yield the whole picture, then deltas; a slow browser gets fewer, larger ones."""
         self._begin_viewing()
         try:
             async with contextlib.aclosing(self._pictures(request, rights)) as pictures:
@@ -359,7 +363,8 @@ class ConsoleServer:
                 self._looked_at.clear()
 
     def _begin_viewing(self) -> None:
-        """Let the first viewer see the present state, and pictures come for all of them."""
+        """Count one more viewer; for the first one take a new picture, if none was taken just now,
+        and let the loop take further ones."""
         rested = perf_counter() - self._looked_s >= self._rest_s
         if not self._viewing and self._source.lives and rested:
             self._look()

@@ -1,4 +1,4 @@
-"""Sources of the picture: a snapshot, and a simulation that lives."""
+"""The interface of sources of pictures, and the source of a simulated cluster."""
 
 from collections.abc import Callable, Iterable
 from time import time
@@ -23,23 +23,24 @@ Kind = Literal["cluster", "snapshot", "decisions", "demo"]
 SNAPSHOT_SLICE_S = 5.0
 """Computing time of the search for what would help a snapshot's pods: once, at the start."""
 LIVING_SLICE_S = 0.05
-"""And for each picture of a cluster that lives: a tenth of the time between two."""
+"""Computing time of that search for each picture of a simulated cluster: a tenth of the time
+between two pictures."""
 
 
 BEFORE = "(bound before)"
-"""In the place of a namespace that a record does not say."""
+"""Shown instead of a namespace that the record does not contain."""
 
 
 class PictureSource(Protocol):
-    """A source of pictures. `kind` and `about` say what is shown; a picture of one that `lives`
-    is another each time."""
+    """A source of pictures. `kind` and `about` describe it for viewers; `lives` is True if its
+    picture changes with time."""
 
     kind: Kind
     about: str
     lives: bool
 
     def picture(self) -> Picture:
-        """Return the picture of now."""
+        """Return the present picture."""
         ...
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
@@ -51,7 +52,7 @@ class PictureSource(Protocol):
 
 
 class LivedEvent(Protocol):
-    """Something that happened in a living cluster."""
+    """An event in a simulated cluster."""
 
     @property
     def number(self) -> int:
@@ -90,7 +91,7 @@ class Living(Protocol):
     engine: Engine
 
     def live_until(self, now_ns: int) -> None:
-        """Let everything happen that is due by then."""
+        """Process all events due up to this time."""
         ...
 
     def events(self) -> Iterable[LivedEvent]:
@@ -99,7 +100,7 @@ class Living(Protocol):
 
 
 class LivingSource:
-    """A simulated cluster that lives by the wall clock."""
+    """Source of a simulated cluster that runs in real time."""
 
     kind: Kind = "demo"
     lives = True
@@ -111,7 +112,7 @@ class LivingSource:
         self._usual = UsualShapes(lambda: shapes_in(cluster.engine))
 
     def picture(self) -> Picture:
-        """Let the cluster live until now, and return its picture."""
+        """Simulate the cluster up to the present time, and return its picture."""
         self._last_ns = max(self._last_ns, int(self._clock() * SECOND_NS))  # clocks may be set back
         self._cluster.live_until(self._last_ns)
         engine = self._cluster.engine
@@ -124,7 +125,7 @@ class LivingSource:
         )
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Return the explanation of a pod that is there now."""
+        """Return the explanation of a pod that exists now; None if there is no such pod."""
         engine = self._cluster.engine
         for pod in (*(p.pod for p in engine.placed.values()), *queued_in(engine)):
             if (pod.namespace, pod.name) == (namespace, name):
@@ -133,8 +134,8 @@ class LivingSource:
 
 
 def facts_of(engine: Engine, uid: str) -> PodFacts:
-    """Return the facts of a pod with a place, or with one that is kept for it; of one that was
-    bound before the engine began, its UID."""
+    """Return the facts of a pod that has a place, or for which a place is kept. Of a pod that was
+    bound before the record began only the UID is known."""
     placed = engine.placed.get(uid)
     if placed is not None:
         return PodFacts.of_placed(placed)
@@ -143,13 +144,13 @@ def facts_of(engine: Engine, uid: str) -> PodFacts:
 
 
 def shapes_in(engine: Engine) -> Iterable[Shape]:
-    """Return the shapes of the pods that the engine placed, and of those that wait."""
+    """Return the shapes of the pods that the engine placed, and of pending pods."""
     yield from (placed.pod.shape for placed in engine.placed.values())
     yield from (pod.shape for pod in queued_in(engine))
 
 
 def queued_in(engine: Engine) -> Iterable[PodRequest]:
-    """Return the pods that wait."""
+    """Return the engine's pending pods."""
     return (waiting.pod for waiting in engine.queue.waiting())
 
 

@@ -34,7 +34,7 @@ class Alike(NamedTuple):
 
     @classmethod
     def of(cls, pod: PodRequest, profile: str) -> "Alike":
-        """Return what is alike about the pod."""
+        """Return these properties of the pod."""
         return cls(
             profile,
             pod.shape,

@@ -65,7 +65,7 @@ class Alnair(BaseDialect):
         if sum(ask.milli for ask in asks if ask) > 1000:
             notes.append(
                 f"{COMPUTE}: the containers ask for more than 100 percent together; "
-                "they share one card, so at most all of it is held"
+                "they share one card, so at most a whole card is charged"
             )
         return build(words, self.name, layout, shared=True, warnings=notes)
 
@@ -164,7 +164,7 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     compute = amount(slot, COMPUTE)
     if compute > 100:
         notes.append(
-            f"container {slot.container.name}: {COMPUTE} {compute} is held at 100, all of a card"
+            f"container {slot.container.name}: {COMPUTE} {compute} counts as 100, a whole card"
         )
         compute = 100
     if not memory and not compute:

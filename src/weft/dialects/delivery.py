@@ -139,7 +139,7 @@ def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, lim
     visible = container.env.get(_VISIBLE, "")
     named = {name for share in own for name in (share.uuid, str(share.gpu))}
     if visible not in NO_DEVICES and not named.issuperset(visible.split(",")):
-        return f"is shown {visible[:80]!r}, which is not what it has"
+        return f"would see {visible[:80]!r}, which is not its share"
     return ""
 
 

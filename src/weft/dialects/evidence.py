@@ -163,7 +163,7 @@ def weigh(
     believed = {BINDING: recorded[BINDING]} if BINDING in recorded else recorded
     voices = {name: shares for name, shares in believed.items() if shares is not None}
     if own is not None:
-        voices[f"{system}'s own marks"] = own.shares
+        voices[f"{system}'s own annotations"] = own.shares
     present = {gpu.index for gpu in node.gpus}
     held: HeldShares = {}
     for name, shares in voices.items():
@@ -210,7 +210,7 @@ def _contradictions(recorded: Records, own: Placement | None, system: str) -> li
             faults.append(f"{first} says {_amounts(readable[first])}, {name} {_amounts(shares)}")
     if own is not None and readable and _places(own.shares) != _places(readable[first]):
         said_first = f"{first} says {_gpus(readable[first])}"
-        faults.append(f"{said_first}, {system}'s own marks {_gpus(own.shares)}")
+        faults.append(f"{said_first}, {system}'s own annotations {_gpus(own.shares)}")
     return faults
 
 

@@ -46,7 +46,8 @@ class ForeignRequest(NamedTuple):
 _SYSTEMS = (
     ForeignSystem(re.compile(r"nvidia\.com/mig-"), "NVIDIA's device plugin's, an instance of MIG"),
     ForeignSystem(
-        re.compile(r"nvidia\.com/.+\.shared$"), "NVIDIA's device plugin's, a turn by time-slicing"
+        re.compile(r"nvidia\.com/.+\.shared$"),
+        "NVIDIA's device plugin's, a GPU shared by time-slicing",
     ),
     ForeignSystem(re.compile(r"amd\.com/(?:gpu$|[a-z]+_nps)"), "AMD's device plugin's"),
     ForeignSystem(re.compile(r"gpu\.intel\.com/"), "Intel's device plugin's"),

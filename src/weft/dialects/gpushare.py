@@ -168,7 +168,8 @@ class Gpushare(BaseDialect):
             source = "its node" if node.unit_mib else "gpushareUnit"
             doubt = (
                 f"it asks for {units.value} {GPU_MEM}: {source} counts in {UNIT_NAME[node_mib]}, "
-                f"its marks in {UNIT_NAME[marked]}; the larger is charged that its card can hold"
+                f"its annotations in {UNIT_NAME[marked]}; the larger is charged that its card can "
+                "hold"
             )
         gpu_requests = (replace(gpu_request, memory=most),)
         return replace(request, shape=replace(request.shape, gpu_requests=gpu_requests)), doubt

@@ -89,7 +89,7 @@ def given_shares(pod: PodManifest, devices: int, node: Node) -> GivenShares:
     if not given:
         return GivenShares()
     if (total := sum(gpu.devices for gpu in given)) != devices:
-        return GivenShares(problem=f"tells of {total:,} devices of the {devices:,} that it asks")
+        return GivenShares(problem=f"reports {total:,} devices, but the pod requests {devices:,}")
     gpus = {gpu.uuid: gpu for gpu in node.gpus if gpu.uuid}
     lacking = [uuid for gpu in given if (uuid := told.cards[gpu.card]) not in gpus]
     if lacking:

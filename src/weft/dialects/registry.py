@@ -146,8 +146,8 @@ def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, st
     if named.served_by_itself and owner.name in INCLUDES[named.name]:
         return owner, ""  # whole cards, which the named system places too, without marks
     return owner, (
-        f"schedulerName {scheduler} is {named.name}'s, but the pod asks in {owner.name}'s words: "
-        f"it is read as {owner.name}'s"
+        f"schedulerName {scheduler} is {named.name}'s, but the pod requests GPUs in the form of "
+        f"{owner.name}: it is read as {owner.name}'s"
     )
 
 

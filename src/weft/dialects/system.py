@@ -392,7 +392,7 @@ def timestamp_ns(text: str | None) -> int:
     except ValueError:  # a month 13
         seconds = None
     if match is None or seconds is None:
-        wrong = f"{text!r} is no time; write 2026-01-31T08:00:00Z"
+        wrong = f"{text!r} is not a time; write 2026-01-31T08:00:00Z"
         raise BadInputError("metadata.creationTimestamp", wrong)
     return seconds * 10**9 + int((match[7] or "").ljust(9, "0"))
 

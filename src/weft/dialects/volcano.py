@@ -4,8 +4,8 @@ Memory of each card is in the plugin's units (`gpuMemoryFactor` MiB each, a sett
 percentage, all of it if neither is given; cores are percent of each. Init containers are not read,
 as Volcano does not read them. Its older mode, gpushare, counts MiB of one card, or whole cards.
 
-A bound pod's cards and MiB stand in `volcano.sh/vgpu-ids-new`, container by container: what it says
-is exact, whatever the factor. The older mode's annotation names the card's index alone.
+A bound pod's cards and MiB are in `volcano.sh/vgpu-ids-new`, container by container. They are
+exact, whatever the factor. The older mode's annotation has only the card's index.
 """
 
 import re

@@ -48,7 +48,8 @@ def what_may_help(error: OSError) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file next to `path`, which replaces it when the block ends. OSError.
+    """Open a temporary file next to `path`, which replaces it when the block ends; `OSError` if
+    that fails.
 
     The file's name is random, so that no symbolic link can be placed there beforehand. It gets the
     permissions of the file that it replaces. A pipe or a device is written directly, as it cannot

@@ -91,7 +91,7 @@ class NodeAgent:
                 await shell.serve(self._kept(self._parts))
                 self.started = True
                 await waiting
-            log.info("told to stop")
+            log.info("stopping, as requested by a signal")
         finally:
             await asyncio.gather(shell.close_together(), cancel({waiting, knowing}))
 

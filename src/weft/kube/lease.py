@@ -166,7 +166,7 @@ class Elector:
             wait = self.options.renew_s * (0.8 + 0.2 * self._client.rng.random())
             await self._clock.sleep(wait / 4 if self.failing else wait)
             if not self.leading:
-                why = self.failing or "this process was held up"
+                why = self.failing or "this process did not run for a while"
                 return self._lose(f"the lease ran out: {why}")
             try:
                 taken_by = await self._renew()

@@ -17,15 +17,15 @@ that no deletion is lost while the watch was away), and watch events into change
 Invariants: every object that was Added is Deleted before another of its name is Added; each version
 of an object is reported once.
 
-List-watches of several resources are made one stream of changes that is taken in in order:
+List-watches of several resources are merged into one stream of changes, handled in order:
 
     ListWatch ──pump──┐
     ListWatch ──pump──┼──▶ one queue ──▶ one consumer ──▶ take(change), after()
     ListWatch ──pump──┘
-           on_batch(changes), before it is queued: for what cannot wait
+           on_batch(changes), before the batch is queued: for urgent changes
 
-A pump may be ended at any time: what its list-watch knows and what it has queued always agree.
-Long work on the event loop lets others have their turn: lease renewals, watches, answers.
+A pump may be ended at any time: its list-watch's known objects and its queued changes always agree.
+Long work on the event loop pauses regularly, so that lease renewals, watches and answers go on.
 """
 
 import asyncio
@@ -372,8 +372,8 @@ way is finished first."""
 async def in_turns(
     pieces: Iterable[Piece], take: Callable[[Piece], None], clock: Callable[[], float]
 ) -> None:
-    """Take one piece of work after the other; when it is time, by `clock`, other tasks have their
-    turn."""
+    """Take one piece of work after the other; after `SLICE_S` seconds by `clock`, let other tasks
+    run."""
     began, taken = clock(), 0
     for piece in pieces:
         take(piece)
@@ -384,9 +384,9 @@ async def in_turns(
 
 
 class WatchFeed(Generic[T]):
-    """One resource. `on_batch` is called with each batch the moment it is there; `take` with each
-    change in its turn, by the stream's consumer, which may have much before it, and `after` when
-    all of a batch were. `on_synced` is called when a whole list has been taken in.
+    """Watches one resource for a stream. `on_batch` is called with each batch as soon as it
+    arrives. The stream's consumer later calls `take` with each change, in order, and `after` at the
+    end of each batch. `on_synced` is called once all changes of a complete list have been taken.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class WatchFeed(Generic[T]):
         self._client, self._namespace = client, namespace
 
     def list_again(self) -> None:
-        """A list-watch that begins with a list, and knows what the last one knew."""
+        """Replace the list-watch by one that lists first, and has the objects known so far."""
         known = self.watch.known
         self.watch = ListWatch(
             self._client, self.resource, namespace=self._namespace, skips=self.watch.skips
@@ -428,7 +428,7 @@ class ChangeStream:
         self._failure: asyncio.Future[None]
 
     async def start(self, *feeds: WatchFeed[Any]) -> None:
-        """Start these feeds; returns when all that there is has been taken in."""
+        """Start these feeds; return once the consumer has taken all existing objects."""
         if self._consumer is None:
             self._failure = asyncio.get_running_loop().create_future()
             self._consumer = self._endless(self._consume())
@@ -438,8 +438,8 @@ class ChangeStream:
         await self._synced(feeds)
 
     async def follow(self, feed: WatchFeed[Any], at_most_s: float) -> None:
-        """Start a feed that may never bring anything, as where its rights are lacking; returns when
-        all that there is has been taken in, or after so long."""
+        """Start a feed that may never get an answer, such as for lack of rights; return once all
+        existing objects have been taken, or after `at_most_s` seconds."""
         self._pumps[feed] = self._endless(self._pump(feed))
         synced = asyncio.create_task(feed.synced.wait())
         limit = asyncio.create_task(feed.clock.sleep(at_most_s))
@@ -450,7 +450,7 @@ class ChangeStream:
             limit.cancel()
 
     async def list_again(self) -> None:
-        """List everything afresh; returns when the differences have been taken in."""
+        """List all resources again; return once the consumer has taken the differences."""
         feeds = tuple(self.feeds)  # others may start meanwhile, and list by themselves
         for feed in feeds:
             self._pumps[feed].cancel()
@@ -462,20 +462,21 @@ class ChangeStream:
         await self._synced(feeds)
 
     def nudge(self, feed: WatchFeed[Any]) -> None:
-        """Have the feed's `after` called once more, in its turn."""
+        """Have the consumer call the feed's `after` once more, after the changes queued so far."""
         self._queue.put_nowait((feed, [], None))
 
     async def idle(self) -> None:
-        """Return when all that came so far has been taken in."""
+        """Return once the consumer has taken all changes queued so far."""
         waiting = asyncio.create_task(self._queue.join())
         await self._or_failure({waiting})
 
     async def failed(self) -> None:
-        """Return never, but raise what ended the consumer or a pump, if anything does."""
+        """Wait forever, or raise the error that ended the consumer or a pump."""
         await self._or_failure(set())
 
     def fail(self, error: BaseException) -> None:
-        """Note that another endless task failed: raise its error for everyone who waits here."""
+        """Record the failure of another endless task; all that wait on this stream raise its
+        error."""
         if not self._failure.done():
             self._failure.set_exception(error)
 

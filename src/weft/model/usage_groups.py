@@ -1,19 +1,19 @@
-"""Names of the groups by which is summed up what pods hold and use of GPUs."""
+"""Names of the groups by which pods' GPU holdings and use are summed up."""
 
 from collections.abc import Mapping
 
 OTHERS = "(others)"
-"""The group of all that metrics do not tell by name."""
+"""The sum of all groups that have no series of their own in metrics."""
 
 OTHER_QUEUE = "other"
-"""Stands in metrics for all queues that the configuration does not name."""
+"""The sum, in metrics, of all queues that the configuration does not name."""
 OTHER_QUEUES = f"{OTHER_QUEUE} queues"
 """Stands for them if a configured queue is called `OTHER_QUEUE`; no queue can have this name."""
 
 
 def workload_group(namespace: str, workload: str) -> str:
-    """Return the group of a workload, which has its namespace, as a live pod's does: ml/Job/train;
-    of a pod without one its namespace's."""
+    """Return the group of a pod's workload, such as ml/Job/train; the workload's name may begin
+    with the namespace. Pods without a workload are one group in each namespace."""
     if workload.startswith(f"{namespace}/"):
         return workload
     return f"{namespace}/{workload or '(no owner)'}"

@@ -68,11 +68,11 @@ ml/odd    a     gpushare    0   4,096        0  conflicting
 ml/serve  a     gpushare    1   4,096        0  adopted
 ml/train  b     nvidia      1  16,160      100  ambiguous
 1 adopted, 1 ambiguous, 1 conflicting.
-conflicting: ml/odd: it asks for 4 aliyun.com/gpu-mem: its node counts in GiB, its marks in MiB; the
-larger is charged that its card can hold.
-ambiguous: ml/train: does not name its GPUs: the last idle cards of its node are taken to be its.
-Keep shares off b until these have ended, since no record says which of its GPUs they have:
-ml/train. kubectl cordon b keeps all new pods off.
+conflicting: ml/odd: it asks for 4 aliyun.com/gpu-mem: its node counts in GiB, its annotations in
+MiB; the larger is charged that its card can hold.
+ambiguous: ml/train: does not name its GPUs: the last idle cards of its node are charged to it.
+Keep pods with shares off b until these pods have ended, since no record says which of its GPUs they
+have: ml/train. kubectl cordon b keeps all new pods off.
 
 To switch:
   kubectl -n kube-system scale deployment/gpushare-schd-extender --replicas=0

@@ -107,7 +107,9 @@ def test_what_is_wrong_is_named(weft: Weft, cluster: FakeApiServer) -> None:
         pool, big_one, lost, left = told(weft, command)
         assert pool.startswith("pool b of gpu.example.com has 1 of 2 slices of generation 2")
         assert big_one == "claim d/big: 50,000 MiB were consumed of 40,460 MiB"
-        assert "claim d/lost: device gpu.example.com/a/gpu-7 is in no complete slice" in lost
+        assert (
+            "claim d/lost: device gpu.example.com/a/gpu-7 is in no complete ResourceSlice" in lost
+        )
         assert "Weft reserves the most that it may hold" in lost
         assert left.startswith("d/big: still allocated for pods that are gone")
     assert "claim d/lost" in nodes_of(weft)["a"]["unplaced"]

@@ -97,7 +97,7 @@ def test_a_file_whose_end_is_lost_is_replayed_as_far_as_it_is_whole_and_ends_wit
         decisions.write_bytes(text)
         said = weft("replay", decisions)
         assert said.code == 3
-        assert said.out.startswith("identical as far as the file is whole: ")
+        assert said.out.startswith("identical up to where the file is cut off: ")
         assert said.err.startswith(f"weft: warning: {decisions}: {where}: the process that wrote")
         found = json.loads(weft("replay", decisions, "--output", "json").out)
         assert (found["difference_at"], found["file"]["state"]) == (None, "incomplete")

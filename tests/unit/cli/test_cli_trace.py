@@ -78,7 +78,7 @@ def test_options_that_contradict_or_lack_are_named(weft: Weft, objects: Path) ->
     assert "--url: is missing" in weft(*written(weft, "from-prometheus")).err
     url = ("--url", "http://127.0.0.1:1")
     assert (
-        "--end: 'noon' is no time"
+        "--end: 'noon' is not a time"
         in weft(*written(weft, "from-prometheus", *url, "--end", "noon")).err
     )
     gone = weft(*written(weft, "from-prometheus", *url))

@@ -114,7 +114,7 @@ def test_it_stops_where_the_new_pod_goes_elsewhere(weft: Weft, world: World) -> 
     ("nodes", "why"),
     [
         ([], "it was evicted, but not recreated within 1 s"),
-        ([""], "it went, and ml/{}-0 replaced it, but got no node within 1 s"),
+        ([""], "it ended, and ml/{}-0 replaced it, but got no node within 1 s"),
         (["b", "b"], "2 pods were created by its controller; it is unclear which one replaces it"),
     ],
 )

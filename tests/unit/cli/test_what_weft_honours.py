@@ -169,7 +169,7 @@ def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> 
     assert said.code == 0
     assert json.loads(said.out)[0]["constraints"] == []
     assert json.loads(said.out)[0]["preferences"] == [words]
-    assert f"ml/Deployment/web: placed rather {words}" in weft("parse", file).out
+    assert f"ml/Deployment/web: placed preferably {words}" in weft("parse", file).out
 
 
 def test_a_pods_system_is_no_demand_on_a_node(weft: Any, tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ CASES = [
     Case("pool-incomplete", mixed_generations, "1 of 2 slices of generation 2"),
     Case("uuid-twice", added("resourceslices", ONE, SAME), "2 devices of gpu.example.com have the"),
     Case(
-        "device-in-no-slice", claims(claim("x", result("gpu-9"))), "gpu-9 is in no complete slice"
+        "device-in-no-slice",
+        claims(claim("x", result("gpu-9"))),
+        "gpu-9 is in no complete ResourceSlice",
     ),
     Case(
         "device-on-no-card",

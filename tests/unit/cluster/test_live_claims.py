@@ -143,9 +143,9 @@ async def test_a_claim_whose_device_is_in_no_slice_takes_the_last_idle_card() ->
     async with world(slices(), claim("x", result("gpu-7"))) as made:
         assert used(made, 1) == (16_000, 1000)
         (problem,) = made.live.pods.claims.problems.values()
-        assert "gpu-7 is in no complete slice" in problem
+        assert "gpu-7 is in no complete ResourceSlice" in problem
         (assumed,) = made.live.pods.claims.assumed.values()
-        assert "the last idle cards of its node are taken to be its" in assumed
+        assert "the last idle cards of its node are charged to it" in assumed
 
 
 async def test_its_slice_comes_later() -> None:
@@ -307,7 +307,7 @@ async def test_a_gpu_of_no_one_node_is_named_and_charged_nowhere() -> None:
     async with world(network, held) as made:
         (problem,) = made.live.pods.claims.problems.values()
         device_name = "gpu.example.com/rack/gpu-0"
-        assert problem == f"device {device_name} is on no one node, and no node is named"
+        assert problem == f"device {device_name} is not of one node, and no node is named"
         assert used(made, 0) == used(made, 1) == (0, 0)
 
 

@@ -65,7 +65,7 @@ async def test_an_edit_frees_nothing_and_is_told(how: str, key: str) -> None:
         edit(made, "p", EDITS[how], key)
         (text,) = await until(lambda: made.told("PlacementDoubted"))
         assert text.startswith(
-            "its marks differ from what Weft wrote, or state less than it requests"
+            "its annotations differ from what Weft wrote, or state less than it requests"
         )
         before = used(made)
         assert before[gpu] == CARD_MIB

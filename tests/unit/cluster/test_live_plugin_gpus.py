@@ -104,8 +104,8 @@ def test_the_number_of_replicas_follows_from_what_the_node_has_where_no_label_sa
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ({"p": [(0, 2, 4)]}, "tells of 2 devices of the 1 that it asks"),
-        ({"p": [(0, 1, 4), (1, 1, 4)]}, "tells of 2 devices of the 1 that it asks"),
+        ({"p": [(0, 2, 4)]}, "reports 2 devices, but the pod requests 1"),
+        ({"p": [(0, 1, 4), (1, 1, 4)]}, "reports 2 devices, but the pod requests 1"),
         ({"p": [(7, 1, 4)]}, "names GPU-7, which the node does not show"),
     ],
 )

@@ -133,7 +133,7 @@ async def test_of_a_switched_node_the_larger_is_charged_and_told() -> None:
         assert (used(made.live, "a"), used(made.live, "b")) == (EIGHT_GIB, 8_000)
         told = made.told("UnitMismatch")
         assert len(told) == 2, "the pods' marks still say it"
-        assert any("its node counts in MiB, its marks in GiB" in text for text in told)
+        assert any("its node counts in MiB, its annotations in GiB" in text for text in told)
         made.server.update("pods", "eight", {"status": {"phase": "Succeeded"}}, "d")
         await until(lambda: not used(made.live, "a"))
         assert len(made.live.pods.doubts) == 1

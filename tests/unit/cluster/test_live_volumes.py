@@ -192,7 +192,7 @@ def test_an_ephemeral_volume_s_claim_is_the_pod_s_own_or_none() -> None:
         whole = {"metadata": meta | {"ownerReferences": owners}, "spec": {"volumeName": "disk"}}
         return msgspec.convert(whole, PersistentVolumeClaim)
 
-    said = "PersistentVolumeClaim a-scratch is still to be made for the pod"
+    said = "PersistentVolumeClaim a-scratch has not been created for the pod yet"
     assert waits(volumes, **spec) == said
     volumes.take_claim(Added(made("another")))
     assert "was not made for this pod" in waits(volumes, **spec)

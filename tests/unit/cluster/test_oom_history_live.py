@@ -152,7 +152,9 @@ async def test_without_an_api_that_answers_memory_has_to_do(
                 assert made.charged("b") == (2_500, 0)
                 await until(lambda: made.parts.oom_history.counts["failed"] > 3)
                 said = [
-                    r for r in caplog.records if "out-of-memory ends are not kept" in r.getMessage()
+                    r
+                    for r in caplog.records
+                    if "out-of-memory history is not stored" in r.getMessage()
                 ]
                 assert len(said) == 1
                 server.faults.forget()

@@ -136,7 +136,7 @@ async def test_whose_gpu_nobody_names_may_hold_it() -> None:
         assert second.startswith("n GPU 1: all may be held by ml/plain (schedulerName default-sch")
         assert rest == [
             "n GPU 2: all may be held by ResourceClaim d/lost: "
-            "device gpu.example.com/n/gpu-9 is in no complete slice"
+            "device gpu.example.com/n/gpu-9 is in no complete ResourceSlice"
         ]
 
 

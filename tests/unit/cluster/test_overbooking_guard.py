@@ -35,7 +35,7 @@ async def test_of_two_that_weft_placed_on_one_card_the_later_is_evicted_once() -
         assert not made.deleting("first")
         (text,) = made.told("DoubleBooked")
         assert text == (
-            "evicted: GPU 0 of node n was booked twice; beside d/first, bound before, "
+            "evicted: GPU 0 of node n was booked twice; with d/first, bound before, "
             "4,000 of its 16,000 MiB are missing"
         )
         assert made.server.requests["POST pods/eviction"] == 1

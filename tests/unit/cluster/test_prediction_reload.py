@@ -202,7 +202,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             volume.put(table=BADLY, profiles=dataset(300))
             await reloader.reload()
             assert len(made.tables()) == 1
-            assert "the files are good again" in caplog.text
+            assert "the files can be read again" in caplog.text
             volume.put(table=bad, profiles=dataset(300))
             await reloader.reload()  # told again: it was good meanwhile
             assert reloader.counts == {"applied": 1, "failed": 6}

@@ -243,7 +243,7 @@ async def test_whatever_stands_there_the_process_leads_and_writes_its_own(
                 whole = server.get("configmaps", NAMED["name"], NAMED["namespace"])["data"]
                 assert whole["README"] == "by hand"
                 assert made.slowdown_store.unreadable <= 1
-    assert caplog.text.count("cannot be read and is written over") <= 1
+    assert caplog.text.count("cannot be read and is overwritten") <= 1
     assert "Traceback" not in caplog.text
     assert max(map(len, caplog.text.splitlines())) < 1_000
 
@@ -296,7 +296,7 @@ async def test_without_an_api_that_keeps_it_pods_are_evicted_all_the_same(
                 await until(lambda: made.slowdown_observer.banned == 1)
                 server.remove("pods", "train", "d")
                 await keeps_apart(made)
-    assert caplog.text.count("is not kept in kube-system/weft-observed") == 1
+    assert caplog.text.count("are not stored in kube-system/weft-observed") == 1
 
 
 async def test_a_mistake_of_ours_in_keeping_apart_leaves_the_eviction(

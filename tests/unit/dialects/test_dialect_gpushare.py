@@ -182,9 +182,16 @@ def test_marks_are_in_the_units_of_the_node_and_read_back_so(counts, mib, card):
         (8, 1, "16160", "node", 8, ""),
         (8, 1, "", "node", 8, ""),
         # Switched since: the larger, if the card can hold it.
-        (8, 1, "15", "node", 8 * 16160 // 15, "its node counts in MiB, its marks in GiB"),
-        (8, 1024, "16160", "node", 8 * 16160 // 15, "its node counts in GiB, its marks in MiB"),
-        (800, 1024, "16160", "node", 800, "its node counts in GiB, its marks in MiB"),
+        (8, 1, "15", "node", 8 * 16160 // 15, "its node counts in MiB, its annotations in GiB"),
+        (
+            8,
+            1024,
+            "16160",
+            "node",
+            8 * 16160 // 15,
+            "its node counts in GiB, its annotations in MiB",
+        ),
+        (800, 1024, "16160", "node", 800, "its node counts in GiB, its annotations in MiB"),
         (800, 1024, "", "node", 16161, ""),  # as the node says, more than it has
         # The node says nothing: the marks, else the setting, else the number.
         (100, 0, "16160", "node", 100, ""),
@@ -192,7 +199,7 @@ def test_marks_are_in_the_units_of_the_node_and_read_back_so(counts, mib, card):
         (8, 0, "", "node", 8 * 16160 // 15, ""),
         (800, 0, "", "auto", 800, ""),
         (8, 0, "", "MiB", 8, ""),
-        (8, 0, "15", "MiB", 8 * 16160 // 15, "gpushareUnit counts in MiB, its marks in GiB"),
+        (8, 0, "15", "MiB", 8 * 16160 // 15, "gpushareUnit counts in MiB, its annotations in GiB"),
         # The setting contradicts the node.
         (8, 1024, "15", "MiB", 8 * 16160 // 15, ""),
         (8, 1, "", "GiB", 8 * 16160 // 15, ""),

@@ -88,7 +88,7 @@ def test_gpus_that_nobody_names_may_be_any():
 def test_a_systems_own_marks_that_say_another_gpu_count_as_well(container, mark, theirs):
     found = weighed(container, (0, 1, theirs, 0), **mark)
     assert held(found) == [(1, theirs, 0), (2, theirs, 0)]
-    assert "own marks GPU 2" in found.edited
+    assert "own annotations GPU 2" in found.edited
 
 
 def test_without_a_copy_what_is_written_counts():

@@ -83,7 +83,7 @@ NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _LONGEST_INSTANCE = 128
 """Maximum length of an event's `reportingInstance`."""
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
-_ONE_NODE = "an agent {0} its own node alone, the one of the pod that its token is bound to"
+_ONE_NODE = "an agent {0} its own node only, the one of the pod that its token is bound to"
 
 
 def agent_policies(
@@ -134,7 +134,7 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
         *(
             _denial(
                 _only_differ(f"status.{field}", is_one_of("k", RESOURCES)),
-                f"an agent writes of a node's {field} GPU resources alone",
+                f"an agent may change only GPU resources in a node's {field}",
             )
             for field in ("capacity", "allocatable")
         ),
@@ -158,7 +158,7 @@ def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
         "weft-agent-evictions",
         rule_of(["pods/eviction"], ["CREATE"]),
         agents,
-        [_denial(known, _ONE_NODE.format("evicts, by their UID, pods of"))],
+        [_denial(known, _ONE_NODE.format("evicts, naming their UID, pods of"))],
     )
     policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
     # In a namespace without pods nothing can be evicted; denying would affect every user.

@@ -263,8 +263,8 @@ class UsageSettings(Section, frozen=True):
     most_groups: Annotated[
         int,
         Meta(ge=0, le=100_000),
-        "so many workloads, and so many values of each label, are told by name, those that hold "
-        "most, and all others together; four series each, which Prometheus carries easily",
+        "how many workloads, and values of each label, have series of their own: those that hold "
+        "most; all others are summed. Four series each, which Prometheus carries easily",
     ] = 1_000
 
 

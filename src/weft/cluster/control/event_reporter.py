@@ -96,7 +96,7 @@ class EventReporter:
         works = (
             self._again_and_again("writing events", self.events.run),
             self._again_and_again("writing conditions", self._write_conditions),
-            self._again_and_again("offering conditions again", self._offer_again),
+            self._again_and_again("retrying pods' conditions", self._offer_again),
         )
         writing = [asyncio.create_task(work) for work in works]
         try:
@@ -108,7 +108,9 @@ class EventReporter:
             try:
                 await asyncio.wait_for(self._drained(), self.options.drain_s)
             except TimeoutError:
-                log.warning("ended with %d reasons not written", len(self._reasons))
+                log.warning(
+                    "ended before the reasons of %d pending pods were written", len(self._reasons)
+                )
             finally:
                 for task in writing:
                     task.cancel()

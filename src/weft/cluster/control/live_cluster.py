@@ -340,7 +340,7 @@ class EngineCluster:
         have bound pods that no watch has shown yet. `term` is the lease's; it is written into
         Bindings."""
         for store in self.stores:
-            with self.faults.beside("reading what was learnt"):
+            with self.faults.beside("reading the learnt history"):
                 await store.lead()
         if afresh:
             await self._stream.list_again()
@@ -500,7 +500,7 @@ class EngineCluster:
         """Report to the parts that count and report decisions; an error in one changes no
         decision."""
         for hook in self.on_decision:
-            with self.faults.beside("telling of a decision"):
+            with self.faults.beside("reporting a decision"):
                 hook(decision)
 
     def _request(self, command: Bind, version: str) -> BindRequest:
@@ -669,5 +669,5 @@ class EngineCluster:
     def notice(self, notice: Notice) -> None:
         """Pass the notice to the parts that report to people; errors there are only logged."""
         for hook in self.on_notice:
-            with self.faults.beside("telling of a notice"):
+            with self.faults.beside("reporting a notice"):
                 hook(notice)

@@ -97,7 +97,7 @@ class VolumeBinder:
         if ref is not None and ref.uid:
             return
         if (other := self._other_reserved(claim, name)) is not None:
-            raise _NotNowError(f"volume {other} was just set apart for {meta.name}")
+            raise _NotNowError(f"volume {other} was just reserved for {meta.name}")
         wanted = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",

@@ -74,7 +74,7 @@ class MovingTurn:
                 if elector.other:
                     return f"{elector.other} moves pods now (lease {LEASE}); wait until it is done"
                 if elector.failing:
-                    return f"the lease {LEASE} can't be had: {elector.failing}"
+                    return f"the lease {LEASE} can't be acquired: {elector.failing}"
         finally:
             taking.cancel()
         return ""
@@ -188,7 +188,7 @@ def _late(gone: bool, came: list[Pod], wait_s: float) -> str:
         return f"it was evicted but still exists after {wait_s:g} s"
     if not came:
         return f"it was evicted, but not recreated within {wait_s:g} s"
-    return f"it went, and {_name(came[0])} replaced it, but got no node within {wait_s:g} s"
+    return f"it ended, and {_name(came[0])} replaced it, but got no node within {wait_s:g} s"
 
 
 def _name(pod: Pod) -> str:

@@ -122,7 +122,7 @@ class Preemptor:
             await self._answers.setdefault(uid, asyncio.Event()).wait()
         pod = self._pods.by_uid(uid)
         if pod is None:  # gone, and the engine knows; or no watch has shown it yet
-            self._report(NotEvicted(uid, "no watch has shown it yet"))
+            self._report(NotEvicted(uid, "the API server has not reported it yet"))
             return
         if not self.leading:
             self._report(NotEvicted(uid, NOT_LEADING, refused=False))
@@ -182,7 +182,7 @@ class Preemptor:
                 answer = await self._evict(pod)
                 if answer.outcome == "blocked":
                     self.counts["blocked"] += 1
-                    refused = answer.reason or "a disruption budget does not allow it"
+                    refused = answer.reason or "a PodDisruptionBudget does not allow it"
                 elif answer.outcome == "gone":
                     return False
                 elif answer.error is not None:

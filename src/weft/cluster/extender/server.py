@@ -64,8 +64,8 @@ class ExtenderMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their present values."""
         yield counter(REQUESTS, "Requests answered.", self.requests, "path", "verb", "result")
-        yield counter(REJECTED, "Requests refused unread.", self.rejected, "why")
-        text = "From the last byte of a request to the answer's first."
+        yield counter(REJECTED, "Requests refused before they were read.", self.rejected, "why")
+        text = "Seconds from the last byte of a request to the first of its answer."
         durations = HistogramMetricFamily(DURATION, text, labels=("path", "verb"))
         bounds = (*map(str, BUCKETS_S), "+Inf")
         for where, buckets in self._buckets.items():

@@ -125,7 +125,7 @@ class LimitedConnection(web.RequestHandler):
 JSON = "application/json"
 FAILED = "Weft failed to answer; its log says why"
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
-"""Has nginx pass a stream's parts on at once, which keeps them back until it has 4 kB of them."""
+"""Header that makes nginx forward a stream's parts at once, instead of buffering 4 kB of them."""
 
 
 class HttpAnswer(NamedTuple):

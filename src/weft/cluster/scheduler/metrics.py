@@ -235,20 +235,20 @@ class SchedulerMetrics:
         preempted = "Pods ended for pods of higher priority, by outcome."
         yield counter("weft_preemption_victims", preempted, parts.preemptor.counts, "outcome")
         moves = self._live.engine.preemption.moves
-        moved = "Pods asked to move for ones of several GPUs that waited."
+        moved = "Pods evicted to make room for a pending pod of several GPUs."
         yield counter("weft_waiting_moves", moved, moves.moved)
-        lost = "GPUs x seconds that these have to run again."
+        lost = "GPU-seconds of work that pods moved for pending ones have to repeat."
         yield counter("weft_waiting_moves_lost_gpu_seconds", lost, moves.lost_gpu_s)
         turns = self._live.engine.kept_places
-        kept = "Groups, and pods, for which a place is kept."
+        kept = "Groups and pods for which a place is reserved."
         yield gauge("weft_places_kept", kept, len(turns.kept()))
         outcomes = {outcome: turns.counts[outcome] for outcome in OUTCOMES}
-        kept = "Places kept so far, and what became of them."
+        kept = "Places reserved so far, by outcome."
         yield counter("weft_kept_places", kept, outcomes, "outcome")
         told = self._live.engine.forecasts.durations.told()
-        kept = "Forecasts of how long pods run that were put to the test, by bound and outcome."
+        kept = "Predicted run times of pods that have ended, by bound and outcome."
         yield counter("weft_duration_forecasts", kept, told, "bound", "outcome")
-        gangs = "Pods evicted as the rest of their gang fits nowhere, by outcome."
+        gangs = "Pods evicted because the rest of their gang fits nowhere, by outcome."
         yield counter("weft_gang_evictions", gangs, parts.evictor.gang_counts, "outcome")
         recalls = "Borrowers of GPU memory evicted, by outcome."
         yield counter("weft_recalls", recalls, parts.evictor.borrower_counts, "outcome")
@@ -258,13 +258,13 @@ class SchedulerMetrics:
     def _oom_history(self) -> Iterator[Metric]:
         """Yield the metrics of workloads that ran out of GPU memory."""
         live, parts = self._live, self._parts
-        writes = "Writes of what was learnt from out-of-memory ends, by outcome."
+        writes = "Writes of the out-of-memory history, by outcome."
         yield counter("weft_lessons_writes", writes, parts.oom_history.counts, "outcome")
         ends = "Containers that ran out of GPU memory."
         yield counter("weft_out_of_gpu_memory", ends, parts.ends.count)
-        charged = "Workloads charged more since they ran out of GPU memory."
+        charged = "Workloads that are charged more because they ran out of GPU memory."
         yield gauge("weft_lessons", charged, len(live.engine.oom_history.known))
-        unreadable = "Keys of the ConfigMap of these workloads that could not be read."
+        unreadable = "Keys of the out-of-memory history's ConfigMap that could not be read."
         yield gauge("weft_lessons_unreadable", unreadable, len(parts.oom_history.unreadable))
 
     def _watches(self) -> Iterator[Metric]:

@@ -29,12 +29,12 @@ from weft.model import Node
 from weft.model.queue_rules import QueueAmounts
 from weft.model.usage_groups import OTHER_QUEUE, OTHER_QUEUES, OTHERS
 
-_GPUS = "GPUs that its pods hold."
+_GPUS = "GPUs that pods hold, summed by these labels."
 _MIB = {
-    "held": "GPU memory that its pods hold, MiB.",
-    "idle": "GPU memory that its pods hold and were measured not to need, MiB.",
-    "lent": "GPU memory of its pods that others hold meanwhile, MiB.",
-    "borrowed": "GPU memory that its pods hold beyond what each GPU has, MiB.",
+    "held": "GPU memory that pods hold, summed by these labels, MiB.",
+    "idle": "GPU memory that pods hold and do not use as measured, summed by these labels, MiB.",
+    "lent": "GPU memory of pods that is lent to others, summed by these labels, MiB.",
+    "borrowed": "GPU memory that pods hold beyond what GPUs have, summed by these labels, MiB.",
 }
 
 

@@ -437,15 +437,15 @@ def guessed(
     moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)
     why = "does not name its GPUs: "
     if lacking:
-        why += f"{lacking} of its whole cards are not to be had: its node has too few"
+        why += f"{lacking} of its whole cards are missing: its node has too few"
     elif said:
         why += "Weft assumes those that its annotations name, and the last idle ones"
     elif shared:
         why += "too few GPUs of its node are idle, so it is charged on top of known pods"
     elif not shares:
-        why += "it names no part of one, so nothing is charged"
+        why += "it names no amount of a GPU, so nothing is charged"
     elif moves:
-        why += "the last idle cards of its node are taken to be its"
+        why += "the last idle cards of its node are charged to it"
     else:
         why += "its share is charged on every card of its node"
     return BoundShare(placement_of(request, node, shares), why, moves)
@@ -463,7 +463,7 @@ def contradicting(
         requests.append(whole_cards(min(whole, MOST_GPUS)))
     asked = replace(request, shape=replace(request.shape, gpu_requests=tuple(requests)))
     share = guessed(asked, node, how_full)
-    why = f"contradicts itself ({error}): what it asks for at most is taken to be its"
+    why = f"contradicts itself ({error}): the most that it may ask for is charged"
     return BoundShare(share.placement, why, share.moves)
 
 
@@ -481,7 +481,7 @@ def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> B
         for gpu in node.gpus
         if gpu.parent is None
     ]
-    why = f"cannot be read ({error}): all GPUs of its node are taken to be its"
+    why = f"cannot be read ({error}): all GPUs of its node are charged to it"
     return BoundShare(placement_of(request, node, shares), why)
 
 

@@ -7,10 +7,10 @@ without a pod.
 A claim is a holder, like a bound pod of another scheduler:
 - a device that claims may share: the memory and cores that were consumed of it. No memory at all is
   no limit: then its part of the device's shares, where the driver counts these.
-- any other device, and one of which nobody says how much: the whole card, or the whole partition.
+- any other device, and one whose consumed amount is unknown: the whole card or partition.
 - a device that is on no card that its node shows: what is charged for a pod that does not say which
   GPUs it has (`bound_share`): a whole card, the last idle one, or its part on every card.
-- a device that a slice shows and that is no GPU: nothing.
+- a device that a slice shows and that is not a GPU: nothing.
 Once a device was found on a card, its claim stays there, also while its slices are away.
 No pod is evicted for a claim, and no claim is evicted: the engine sees it as the pod that came last
 and is latency-critical.
@@ -125,9 +125,9 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     name = (facts.node if facts is not None else "") or node_named(claim) or device.pool
     node, label = by.node(name), "/".join(key)
     if facts is None:
-        problem, kind = f"device {label} is in no complete slice", "device-in-no-slice"
+        problem, kind = f"device {label} is in no complete ResourceSlice", "device-in-no-slice"
     if node is None and (facts is None or not facts.node) and not node_named(claim):
-        problem = f"{problem or f'device {label} is on no one node'}, and no node is named"
+        problem = f"{problem or f'device {label} is not of one node'}, and no node is named"
         return DeviceHold("", -1, "", memory_mib, milli, problem, kind)
     found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
     if found is None:

@@ -14,7 +14,7 @@ A pod's workload is the name of the owner that keeps creating pods like it:
       a Deployment's           its ReplicaSet's name, less the pod template's hash
       a CronJob's              its Job's name, less the minute the pod was made for
     else weft.dev/application  namespace/application/name
-    else                     nobody makes it again: ""
+    else                     "": no controller recreates the pod
 
 Owners are found from names alone, without reading them from the API. A part that only looks like a
 hash or a minute is kept.
@@ -332,7 +332,7 @@ def features_of(spec: ScheduledSpec) -> tuple[str, ...]:
 
 
 def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
-    """Return the note on the pod's ResourceClaims, of whatever devices; None if it has none."""
+    """Return the note on the pod's ResourceClaims, for devices of any kind; None without claims."""
     if not spec.resource_claims:
         return None
     names = ", ".join(claim.name for claim in spec.resource_claims)

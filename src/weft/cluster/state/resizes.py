@@ -5,7 +5,7 @@ differ during a resize: the request in the spec, what the node has allocated, an
 runs with. As in kube-scheduler:
 
     the node has not refused          the largest of the three
-    refused for good (Infeasible)     the larger of the last two: the spec is not coming true
+    refused for good (Infeasible)     the larger of the last two: the spec will not be applied
     no status yet                     the spec
 
 Only CPU and memory can be resized, of main containers and sidecars. An init container counts by its

@@ -91,8 +91,8 @@ def size_bytes(amount: str | int | float | None) -> int:
 def node_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
     """Return the volume's node affinity, of which one term must match; None for any node.
 
-    Terms are of labels alone: kube-scheduler and the kubelet ask without the node's name, and a
-    matchFields then holds.
+    Only labels are compared: kube-scheduler and the kubelet evaluate these terms without the node's
+    name, and matchFields then always match.
     """
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:

@@ -321,7 +321,7 @@ class VolumeView:
         key = (pod.metadata.namespace, mounted.claim)
         claim = self.claims.get(key)
         if claim is None:
-            return "is still to be made for the pod" if mounted.is_own else "does not exist"
+            return "has not been created for the pod yet" if mounted.is_own else "does not exist"
         if why := mounted.why_not(pod, claim):
             return why
         found.lone.update(dict.fromkeys(_lone(claim, mounted)))

@@ -131,7 +131,7 @@ class StoredValue(abc.ABC):
             self._stored = None
             return False
         if self._failing:
-            log.info("%s kept again", self.subject)
+            log.info("%s stored again", self.subject)
         self._failing = ""
         return True
 
@@ -142,5 +142,5 @@ class StoredValue(abc.ABC):
         if str(error) != self._failing and self._config_map is not None:
             self._failing = str(error)
             where = f"{self._config_map.namespace}/{self._config_map.name}"
-            text, trace = "%s not kept in %s for now: %s", error if ours else None
+            text, trace = "%s not stored in %s for now: %s", error if ours else None
             log.warning(text, self.subject, where, error, exc_info=trace)

@@ -68,9 +68,11 @@ def entry_of(key: str, text: str) -> OomHistoryEntry:
     except RecursionError:
         raise msgspec.DecodeError("is nested too deeply") from None
     if key != key_of(entry.workload):
-        raise msgspec.ValidationError(f"speaks of {entry.workload[:100]!r}")
+        raise msgspec.ValidationError(f"is about another workload, {entry.workload[:100]!r}")
     if entry.times < 0 or not 0 <= entry.least_mib <= MOST_GPU_MIB:
-        raise msgspec.ValidationError(f"{entry.times} times, {entry.least_mib} MiB make no sense")
+        raise msgspec.ValidationError(
+            f"{entry.times} times or {entry.least_mib} MiB is out of range"
+        )
     return entry
 
 
@@ -78,7 +80,7 @@ class OomHistoryStore(StoredValue):
     """Stores one engine's OOM history and peaks; `unreadable` are the keys that could not be
     read."""
 
-    subject = "out-of-memory ends are"
+    subject = "the out-of-memory history is"
     gather_s = 0.2  # a job's pods fail together
 
     def __init__(
@@ -106,7 +108,7 @@ class OomHistoryStore(StoredValue):
         self._news.set()
         oom_record = self._known.get(workload, OomRecord(0, 0))
         charge = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
-        log.info("learnt: the next pod is %s", charge)
+        log.info("after an out-of-memory end, the workload's next pod is %s", charge)
 
     def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         return [self._run(config_map), self._remind()]

@@ -53,7 +53,7 @@ def decode(text: str) -> tuple[PeakLearnt, ...]:
         raise msgspec.DecodeError("is nested too deeply") from None
     for peak in kinds:
         if not _sensible(*msgspec.structs.astuple(peak)):
-            raise msgspec.ValidationError(f"{str(peak)[:200]} makes no sense")
+            raise msgspec.ValidationError(f"{str(peak)[:200]} is out of range")
     return tuple(kinds)
 
 

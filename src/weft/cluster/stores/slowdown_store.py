@@ -37,7 +37,7 @@ class SlowdownStore(StoredValue):
     `adopted` is called when the experience was replaced or has other predictions; it returns True
     if policies received the result."""
 
-    subject = "what is observed is"
+    subject = "the observed slowdowns are"
     gather_s = EVERY_S
 
     def __init__(
@@ -112,7 +112,7 @@ class SlowdownStore(StoredValue):
             self.unreadable += 1
             self._due = True
             where, why = f"{store.namespace}/{store.name}: key {KEY}", shown(str(error))
-            log.warning("%s cannot be read and is written over (%s): %s", where, why, shown(text))
+            log.warning("%s cannot be read and is overwritten (%s): %s", where, why, shown(text))
             return None
 
     async def _write(self, config_map: OwnConfigMap) -> None:

@@ -65,7 +65,9 @@ def end_of(text: str) -> float:
     try:
         at = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise BadInputError("--end", f"{text!r} is no time; write 2026-03-01T18:00:00Z") from None
+        raise BadInputError(
+            "--end", f"{text!r} is not a time; write 2026-03-01T18:00:00Z"
+        ) from None
     return (at if at.tzinfo else at.astimezone()).timestamp()
 
 

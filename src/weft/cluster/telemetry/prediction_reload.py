@@ -181,7 +181,7 @@ class PredictionReloader:
         if loaded == "being written":
             return
         if self._failing:
-            log.info("interference: the files are good again")
+            log.info("interference: the files can be read again")
             self._failing = ""
         if isinstance(loaded, LoadedPredictions):
             self.counts["applied"] += 1
@@ -238,5 +238,5 @@ class ReloadMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts."""
-        looks = "Looks at the files of interference that changed, or were missing or bad."
+        looks = "Polls that found the interference files changed, missing or invalid."
         yield counter("weft_interference_reloads", looks, self._reloading.counts, "result")

@@ -397,7 +397,7 @@ class SlowdownMetrics:
         yield counter("weft_observed_writes", writes, store.counts, "outcome")
         unreadable = "Failed reads of the stored observations."
         yield counter("weft_observed_unreadable", unreadable, store.unreadable)
-        faults = "Mistakes of Weft's own in looking at progress."
+        faults = "Errors in Weft itself while evaluating pods' progress."
         yield counter("weft_observed_faults", faults, observer.errors)
 
     def _pods(self) -> Iterator[Metric]:

@@ -97,7 +97,7 @@ class TelemetryLoop:
         self._devices = Devices([])
         self._joiner = SeriesJoiner(self._devices, aliases)
         self.feed: TelemetryFeed | None = None
-        """None before the first tick."""
+        """None before the first poll."""
         self._good_at_s = 0.0
         self.slowdown_observer = slowdown_observer
         live.hooks.peaks.append(self.peak_mib)
@@ -302,14 +302,14 @@ class TelemetryMetrics:
         yield from self._whom()
         took = list(loop.took_s.values())
         took_s = {"longest": max(took, default=0.0), "sum": sum(took)}
-        queries = "How long the queries of the last poll took, longest and sum."
+        queries = "Seconds that the queries of the last poll took, longest and sum."
         yield gauge("weft_telemetry_query_seconds", queries, took_s, "of")
-        refresh = "Time from the answers to the last snapshot."
+        refresh = "Seconds from the answers of the last poll to its snapshot."
         yield gauge("weft_telemetry_refresh_seconds", refresh, loop.digesting_s)
         errors: Counter[str] = Counter()
         for (_, kind), count in loop.errors.items():
             errors[kind] += count
-        unanswered = "Questions without an answer, by kind."
+        unanswered = "Queries without an answer, by kind of error."
         yield counter("weft_telemetry_errors", unanswered, dict(sorted(errors.items())), "kind")
         unjoined = dict(sorted(loop.unjoined.items()))
         outside = "Series of the last poll that belong to no GPU."

@@ -44,7 +44,8 @@ TOTALS = {
     "used_gpu_hours": "cluster:weft_gpus_used",
 }
 _OTHERS = (OTHERS, OTHER_QUEUES, OTHER_QUEUE)
-"""Groups of all that the scheduler does not tell by name; the first that there is."""
+"""Names under which metrics sum up the groups without series of their own; the first that occurs is
+used."""
 _LEAST_STEP_S, _MOST_STEPS = 15, 10_000
 _HOUR_S = 3_600
 
@@ -119,8 +120,8 @@ async def usage_history(
 
 
 def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> list[MeteredRow]:
-    """Return the rows. Agents tell the use of every pod by its own group, the scheduler only of
-    some groups by name what they hold: the use of those that it does not name is of the others."""
+    """Return the rows. Agents report every pod's use under its own group, but the scheduler reports
+    the holdings of some groups only in a sum of others: their use is added to that group too."""
     held, used = groups["gpu_hours"], groups["used_gpu_hours"]
     if used and (others := next((name for name in _OTHERS if name in held), "")):
         named = {group: hours for group, hours in used.items() if group in held}

@@ -475,7 +475,7 @@ class Engine:
         self._leaves(uid)
 
     def _leaves(self, uid: str) -> None:
-        """Drop what is noted of the pod at its place."""
+        """Drop what was recorded about the pod at its place."""
         self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)

@@ -8,8 +8,8 @@ this poll. A pure function of what `SlowdownEviction` reports: windows and evict
     more than a third of the critical pods are slow  ──▶ no eviction at this poll
     one of a hundred GPUs lost a pod at this poll    ──▶ no other eviction at this poll
 
-Pods of every class are checked. For pods that are not latency-critical this matters where the pods
-of a GPU get less done together than one alone, which a wrong solo rate also looks like.
+Pods of every class are checked. For pods that are not latency-critical this matters if the pods of
+a GPU get less done together than one alone, which may also be the effect of a wrong solo rate.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -38,8 +38,8 @@ Why = Literal["alone", "in-vain", "common", "enough"]
 _WORDS: dict[Why, str] = {
     "alone": "it was too slow alone on its GPUs, too",
     "in-vain": f"{TRIES} pods were already evicted for it within an hour",
-    "common": "more than a third of the latency-critical pods are too slow at once; that is not "
-    "their neighbours",
+    "common": "more than a third of the latency-critical pods are too slow at once, so the pods "
+    "that share their GPUs are not the cause",
     "enough": "enough pods were evicted at the last poll; this pod is next",
 }
 WHYS = tuple(_WORDS)

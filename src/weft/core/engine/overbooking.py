@@ -55,7 +55,7 @@ class OverbookedGpu(msgspec.Struct, frozen=True, gc=False):
         if self.milli_over > 0:
             parts.append(f"{self.milli_over:,} thousandths of its cores")
         if self.split:
-            parts.append("a MIG instance beside its card")
+            parts.append("a MIG instance of a card that is held as a whole")
         holds = "holds" if self.certain else "may hold up to"
         return f"GPU {self.gpu} {holds} {' and '.join(parts)} more than it has"
 

@@ -1,7 +1,7 @@
 """Decides when movable pods are moved for a pod of several GPUs that fits nowhere and waits.
 
     fits nowhere ──`after_ns`──▶ SEARCHED (`preempting.py`) ──▶ its place is kept, the others go
-         ▲                           │ nothing found, too dear yet, or enough moved this hour
+         ▲                           │ nothing found, too costly, or enough moved this hour
          └──── looked at again ◀─────┘
 
 A move is a preemption: the pod is evicted, its controller creates it again, and there is room for

@@ -73,8 +73,8 @@ def edited_in_words(edited: str) -> str:
     """Return the text of the event of a pod with annotations that Weft did not write; `edited`
     names the differences."""
     return (
-        f"its marks differ from what Weft wrote, or state less than it requests: {edited}. It is "
-        "charged what two of them agree on, else the larger amount on each GPU; no "
+        f"its annotations differ from what Weft wrote, or state less than it requests: {edited}. "
+        "It is charged what two of them agree on, else the larger amount on each GPU; no "
         "other pod is evicted for it"
     )
 
@@ -145,7 +145,7 @@ def past_scheduler_in_words(assumed: str, *, evicts: bool) -> str:
     return f"was bound without its scheduler and without Weft's record: it {assumed}; {end}"
 
 
-MARKED_LATE = "Weft's marks were added after it was bound; no other pod is evicted for them"
+MARKED_LATE = "Weft's annotations were added after it was bound; no other pod is evicted for them"
 
 # --- units of memory on a node ---
 
@@ -163,8 +163,8 @@ def other_unit_in_words(resource: str, counts: str, wanted: str) -> str:
 def switched_unit_in_words(resource: str, counts: str) -> str:
     """Return the text of the event of a node whose unit changed while pods may be running on it."""
     return (
-        f"counts {resource} in {counts} now, unlike before: pods there whose marks do "
-        f"not name a unit are charged in {counts}; delete the pods that were placed before"
+        f"counts {resource} in {counts} now, unlike before: pods there whose annotations "
+        f"do not name a unit are charged in {counts}; delete the pods that were placed before"
     )
 
 

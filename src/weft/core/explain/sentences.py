@@ -33,7 +33,7 @@ CHANGED = "the pod changed during the decision"
 
 _STATES = {
     "bad": "contradicts itself and waits until it is changed: {}",
-    "ended": "is over ({}) and holds nothing",
+    "ended": "has ended ({}) and holds nothing",
     "deleted": "is being deleted and was never bound",
     "gated": "has scheduling gates: {}",
     "unsupported": "waits: {}",
@@ -46,6 +46,7 @@ _STATES = {
     **dict.fromkeys(("pending", "faulted"), "{}"),
 }
 NOWHERE = "fits nowhere"
+RECLAIMS = "reclaims its guarantee"
 ROOM_NOW = "has room now and waits for its next attempt"
 GANG_WAITS = "waits for its group: a pod alone would fit, but not as many as the group needs"
 FOLLOWS = "this process is not the leader; the leader decides"
@@ -112,7 +113,7 @@ def preempted_in_words(why: PreemptedFor) -> str:
     """Say for which pod a pod is preempted or moved."""
     text = f"{'moved for' if why.moves_to else 'preempted by'} {why.pod}"
     if why.queue:
-        text += f": queue {why.queue} reclaims its guarantee"
+        text += f": queue {why.queue} {RECLAIMS}"
     else:
         text += f" (priority {why.pod_priority}, its own {why.priority})"
     if why.moves_to:
@@ -251,8 +252,8 @@ def gang_refused_in_words(record: Record, gang: GangDecision, pod: PodRequest) -
 def moves_in_words(cost: MoveCost) -> str:
     """Say how much work is lost by moving pods, and how much waiting the moves save."""
     return (
-        f"they move, as it waited: {cost.lost_gpu_s:,.0f} GPU s of work are done again, for "
-        f"{cost.waited_gpu_s:,.0f} GPU s of waiting"
+        f"pods are moved for it: {cost.lost_gpu_s:,.0f} GPU s of work are repeated, and it has "
+        f"waited for {cost.waited_gpu_s:,.0f} GPU s"
     )
 
 
@@ -282,8 +283,8 @@ _PREFERRED = {
     "taints": "few PreferNoSchedule taints",
     "node-affinity": "node affinity",
     "spread": "spread",
-    "pod-affinity": "pods around it",
-    "images": "images that are there",
+    "pod-affinity": "affinity to pods",
+    "images": "images on the node",
 }
 
 
@@ -363,7 +364,8 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
     hope = (
         f"without this pod it is expected to be {slowed.speedup:.2f} times faster"
         if slowed.speedup >= 1.005
-        else "this pod is the one beside it that may be evicted; its effect is not predicted"
+        else "of the pods that share its GPU only this one may be evicted; its effect is not "
+        "predicted"
     )
     looks = f"{slowed.windows} of the last {WINDOWS} windows"
     return f"{pod} on GPU {slowed.gpu} {measured} in {looks}; {hope}"
@@ -384,7 +386,7 @@ def double_booking_in_words(
     lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
     beside = ", ".join(map(name, conflict.beside))
     twice = f"GPU {conflict.gpu} of node {node} was booked twice"
-    return f"{twice}; beside {beside}, bound before, {lacks}"
+    return f"{twice}; with {beside}, bound before, {lacks}"
 
 
 _EXCUSES: dict[Excuse, str] = {

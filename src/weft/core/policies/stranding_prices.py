@@ -375,8 +375,8 @@ class StrandingPrices:
     def terms_of_both(
         self, one: "NodeStates", other: "NodeStates", slack: float
     ) -> tuple[Floats, Floats]:
-        """Return the terms of each: together where they are few, as NumPy's calls take longer then
-        than what they compute."""
+        """Return the terms of both. If both have few nodes, they are computed together, as NumPy's
+        overhead for each call is then larger than the computation."""
         few = len(one.free) + len(other.free) < _FEW
         if not few or one.kinds is not None or other.kinds is not None:
             return self.terms(one, slack), self.terms(other, slack)
@@ -416,7 +416,7 @@ class StrandingPrices:
 
 
 _FEW = 256
-"""So many nodes' terms are computed at once, whatever they are of."""
+"""Number of nodes below which the terms of two states are computed together."""
 
 
 def cost_of(terms: Floats) -> Floats:

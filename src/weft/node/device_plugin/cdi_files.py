@@ -40,7 +40,8 @@ class CdiFiles:
         return f"{KIND}={secrets.token_hex(12)}"
 
     def write(self, name: str, grant: ContainerGrant) -> None:
-        """Write the file, so that the name means this grant from now on. OSError."""
+        """Write the file, so that the name means this grant from now on; `OSError` if that
+        fails."""
         path, text = self._path(name), specification(name, grant)
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):

@@ -5,8 +5,8 @@ supervisor ──▶ server: the agent's own command, up to where it would begin
       its process id ◀── and later its exit code
 
 Imports take most of the time of a start. Server and agent share their memory; the server has one
-thread, opens nothing, and waits. A process that dies takes those below along: the kernel signals
-the agent when its server dies, and the server when its supervisor does.
+thread, opens nothing, and waits. The death of a process ends the processes below it: the kernel
+signals the agent when its server dies, and the server when its supervisor dies.
 """
 
 import asyncio
@@ -45,7 +45,8 @@ class Running(Protocol):
 async def spawn(
     command: Sequence[str], more: Mapping[str, str] | None = None, fds: Sequence[int] = ()
 ) -> asyncio.subprocess.Process:
-    """Start `command`, with `more` in its environment and the open files `fds`; OSError."""
+    """Start `command`, with `more` in its environment and the open files `fds`; `OSError` if that
+    fails."""
     return await asyncio.create_subprocess_exec(
         *command,
         env=os.environ | dict(more or {}),

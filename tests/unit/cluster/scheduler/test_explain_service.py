@@ -203,7 +203,7 @@ async def test_states_in_which_nothing_is_decided() -> None:
             "as an extender Weft would answer: 1/1 GPU nodes fit",
         )
         over = await cluster.explain("over")
-        assert (over.state, over.text) == ("ended", "is over (Failed) and holds nothing")
+        assert (over.state, over.text) == ("ended", "has ended (Failed) and holds nothing")
         near_ = await cluster.explain("near")
         assert near_.state == "unsupported"
         assert "Weft may not list and watch namespaces" in near_.text

@@ -247,7 +247,7 @@ def test_decisions_by_preferences_replay_and_are_explained(tmp_path: Path) -> No
     assert replay(again, lines, create).identical
     notes = {name: explain(path, name, create) for name in "abc"}
     assert [note.node for note in notes.values()] == ["n0", "n2", "n1"]
-    assert "preferred: images that are there +" in notes["b"].notes[0]
+    assert "preferred: images on the node +" in notes["b"].notes[0]
     assert notes["c"].notes[0].endswith("that the policies rate within 40 % of the best")
 
 

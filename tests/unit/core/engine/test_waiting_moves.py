@@ -82,7 +82,7 @@ def test_after_a_minute_a_share_moves_and_its_place_is_kept() -> None:
     assert asked_to_move(commands) == {"one": "b"}
     (told,) = (each.record for each in commands if isinstance(each, Unschedulable))
     assert decision_notes(told)[-1] == (
-        "they move, as it waited: 15 GPU s of work are done again, for 120 GPU s of waiting"
+        "pods are moved for it: 15 GPU s of work are repeated, and it has waited for 120 GPU s"
     )
     assert places(engine.handle(PodGone("one"), AFTER + SECOND)) == {"two": "a"}
     anew = pod("anew", memory_mib=8_000)
