@@ -410,7 +410,7 @@ def unexamined(
 
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
     """Print one line for each ordered pair on each GPU model."""
-    table = table_with("GPU model|victim|next to|>slowdown|>at most|from")
+    table = table_with("GPU model|application|next to|>slowdown|>at most|from")
     for model in gpu_models:
         for target in names:
             for other in names:

@@ -70,7 +70,7 @@ def print_application(dataset: "Dataset", application: str, output: ListOutput) 
             table.add_row(name, f"{feature.mean:,.4g}", f"{feature.p95:,.4g}")
         print_table(table)
     if dataset.corun:
-        table = table_with("victim|next to|GPU model|sharing|>speed|>slowdown|>runs")
+        table = table_with("application|next to|GPU model|sharing|>speed|>slowdown|>runs")
         for run in dataset.corun:
             slowdown = f"{1 / run.speed:.2f}" if run.speed > 0 else "–"
             names = run.target, " + ".join(run.aggressors), run.gpu_model, run.isolation

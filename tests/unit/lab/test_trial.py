@@ -319,7 +319,7 @@ def test_jobs_that_failed_mark_the_cell_for_times_are_of_the_others() -> None:
     kinds = dict.fromkeys(jobs, "x")
     assert job_measures(job_rows(jobs.values(), [], kinds, {}, {}))["jct_mean_s"] == 1
     assert job_marks(jobs, list(kinds)) == [
-        "2 of 3 Jobs failed, the first b: completion times are of the others"
+        "2 of 3 Jobs failed, the first b: completion times cover only the others"
     ]
     assert job_marks({"a": jobs["a"]}, ["a"]) == []
 

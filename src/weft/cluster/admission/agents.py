@@ -2,8 +2,9 @@
 
 nodes, their status   its own: annotations and labels of GPUs, amounts of GPU resources; nothing
                       else of the node (no taint, no condition, no CPU, no finalizer)
-evictions             pods that are bound to its node, named by UID leases                its own
-heartbeat events                in its own name
+evictions             pods that are bound to its node, named by UID
+leases                its own heartbeat
+events                in its own name
 
 The agent's token names its node: the API server puts the node of the pod that the token is bound to
 into the user's `extra`. Policies do not apply to reads, and RBAC has no field selectors: an agent

@@ -2,9 +2,10 @@
 
 on pods     annotations and labels of an assignment: schedulers, and the systems' own agents;
             NRI's required plugins: the pod's creator, and later only the former
-in Bindings the same annotations and labels: schedulers on nodes    inventory and agents' offers:
-the node's own agent in status   GPU resources: the node's own agent, and its kubelet by authors
-pods that set nodeName and contradict themselves, or request by labels: denied;
+in Bindings the same annotations and labels: schedulers
+on nodes    inventory and agents' offers: the node's own agent
+in status   GPU resources: the node's own agent, and its kubelet
+by authors  pods that set nodeName and contradict themselves, or request by labels: denied;
             changes of labels that request GPUs, once a pod has its node: denied
 in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: denied in namespaces that opted in,
             elsewhere the user is warned

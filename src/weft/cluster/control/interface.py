@@ -150,8 +150,8 @@ class LiveCluster(Protocol):
 
     @property
     def pods(self) -> PodView:
-        """The pods that the watch shows, with those that cannot be read, and what is assumed of
-        some."""
+        """The pods that the watch shows, also those whose requests cannot be read, with the GPUs
+        that pods without annotations are assumed to hold."""
         ...
 
     def parse(self, pod: Pod) -> PodRequest:

@@ -1,13 +1,14 @@
 """Answers the extender's requests, from bytes to bytes; the HTTP layer is `server.py`.
 
-Rules 1. filter, prioritize and preempt are pure questions that reserve nothing, because
-kube-scheduler
-   may skip the rest of its cycle, and asks for one pod before it binds another. One exception: a
-   pod that fits nowhere is reported once to the engine, as no bind will follow.
-2. bind decides again, from the present ledger. A refusal is normal: kube-scheduler retries. 3. A
-pod that already holds GPUs may only go to their node. 4. Errors have HTTP 200 with `Error`, but 500
-for a failed bind on the original systems' paths, and
-   400 for an invalid request whose result has no error field."""
+Rules
+  1. filter, prioritize and preempt reserve nothing, because kube-scheduler may skip the rest of
+     its cycle, and asks for one pod before it binds another. One exception: a pod that fits
+     nowhere is reported once to the engine, as no bind will follow.
+  2. bind decides again, from the present ledger. If it refuses, kube-scheduler retries the pod.
+  3. A pod that already holds GPUs may only go to their node.
+  4. Errors have HTTP 200 with `Error`, but 500 for a failed bind on the original systems' paths,
+     and 400 for an invalid request whose result has no error field.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

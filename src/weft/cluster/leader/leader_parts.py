@@ -1,8 +1,10 @@
 """Lists the parts that run only in the leader, and connects each to its events.
 
-a pod changed ──▶ ends ──▶ its own event ──▶ started           a command ──▶ evictor, guard, a node
-changed ──▶ units, touched: guard ──▶ started            carried out     oom_history all events
-handled ──▶ guard, past_scheduler
+    a container ended          `ends`, which tells the engine if it ran out of memory
+    a pod was bound, or left   `started`, `preemptor`; `groups` (left)
+    a node changed             `units`; `guard`, which checks its GPUs
+    events were handled        `guard`, `past_scheduler`
+    the engine's commands      `evictor`, `preemptor`, `guard`, `oom_history`
 
 Each part takes what it needs in its constructor; the cluster starts and stops them with
 leadership."""

@@ -36,8 +36,10 @@ MOST_ROOM = 512
 
 
 class _Wanted(NamedTuple):
-    """A request for room: for how many pods, of how many entries at least the cheapest are returned
-    (`most`; None: all), and the wait for each GPU, [D]."""
+    """A request for room for `pods` pods.
+
+    At least the `most` cheapest entries are returned (None: all). `waits_s`: the wait for each
+    GPU, [D]."""
 
     pods: int
     most: int | None

@@ -79,7 +79,7 @@ def _models(facts: Facts, shares: tuple[Share, ...]) -> str:
 def _slots(facts: Facts, shares: tuple[Share, ...]) -> str:
     before, after = int(facts["before"]), int(facts["after"])
     if after < before:
-        return f"{before - after} of {before} idle GPUs fewer for pods with several GPUs"
+        return f"leaves {after} of {before} idle GPUs for pods with several GPUs"
     article = "an" if after in (8, 11, 18) else "a"
     return f"keeps {article} {after}-GPU slot free" if after > 1 else ""
 

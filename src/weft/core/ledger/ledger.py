@@ -1,18 +1,23 @@
 """Exact accounts of GPUs, CPU and memory, and the only code that changes them.
 
 Only holdings (each pod's placement, by UID) and the table's *used* columns change here. The ledger
-knows no policy, no clock (times are passed in) and no API. Invariants 1. No GPU is reserved beyond
-its memory or cores, with the exceptions declared in `limits`: how
-   far memory may be overcommitted, and how far a harvesting policy may lend memory that pods
-   hold but were measured not to need (`set_idle`). Pods that others placed (`adopt`) are facts
-   and are charged even if they overbook a GPU, which `audit` reports.
-2. Used columns equal the sum over holdings; free columns follow from used ones. 3. The ledger is a
-pure function of (nodes, holdings): rebuilt from both, it equals itself.
-   A holding whose node is unknown is not charged until the node appears.
-4. Each operation is idempotent by pod UID; `rollback` can undo any of them. States of a holding
-  reserve ──▶ RESERVED ──commit──▶ COMMITTED ──release──▶ gone
-                │  expire(now) / release ──────────────▶ gone
-  adopt (seen bound on the API) ──▶ COMMITTED"""
+knows no policy, no clock (times are passed in) and no API.
+
+Invariants
+  1. No GPU is reserved beyond its memory or cores, with the exceptions declared in `limits`: how
+     far memory may be overcommitted, and how far a harvesting policy may lend memory that pods
+     hold but were measured not to need (`set_idle`). Pods that others placed (`adopt`) are facts
+     and are charged even if they overbook a GPU, which `audit` reports.
+  2. Used columns equal the sum over holdings; free columns follow from used ones.
+  3. The ledger is a pure function of (nodes, holdings): rebuilt from both, it equals itself.
+     A holding whose node is unknown is not charged until the node appears.
+  4. Each operation is idempotent by pod UID; `rollback` can undo any of them.
+
+States of a holding
+    reserve ──▶ RESERVED ──commit──▶ COMMITTED ──release──▶ gone
+                   │  expire(now) / release ──────────────▶ gone
+    adopt (seen bound on the API) ──▶ COMMITTED
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set

@@ -113,7 +113,7 @@ class LeastStranding(Policy):
     `completion_rounds` and `completion_step` control the multiplicative weights."""
 
     name = "least-stranding"
-    summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
+    summary = "least GPU stranded: leftover parts, scarce models, multi-GPU slots, CPU and memory"
     source = "Weft"
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
 

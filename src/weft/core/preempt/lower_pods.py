@@ -69,8 +69,9 @@ def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, t
 
 
 class LowerPods:
-    """Entries for one ledger. `standing` is called for each pod that holds resources, and again
-    after `touch` of its node."""
+    """Amounts that pods up to a given priority would free on each node and GPU of one ledger.
+
+    `standing` is called for each pod that holds resources, and again after `touch` of its node."""
 
     def __init__(self, ledger: Ledger, standing: Standing) -> None:
         self._ledger, self._standing = ledger, standing

@@ -329,7 +329,7 @@ def _check_plain(row: _Row, gpus: int, milli: int) -> None:
     if gpus and not milli:
         raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
     if gpus > 1 and milli < 1000:
-        advice = "only whole GPUs can be several, so write 1000"
+        advice = "a pod with several GPUs gets whole ones, so write 1000"
         raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; {advice}")
 
 

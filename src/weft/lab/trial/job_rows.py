@@ -163,7 +163,7 @@ def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
     if not failed:
         return []
     count = f"{len(failed)} of {len(names)} Jobs failed, the first {failed[0]}"
-    return [f"{count}: completion times are of the others"]
+    return [f"{count}: completion times cover only the others"]
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_share_that_completes_a_gpu_keeps_the_slot() -> None:
 def test_a_share_on_an_idle_gpu_takes_it_from_the_slot() -> None:
     words = _words(shape(milli=300), 1)
     assert "leaves 70 % of GPU 1, worth 50 % of a GPU" in words
-    assert "1 of 8 idle GPUs fewer for pods with several GPUs" in words
+    assert "leaves 7 of 8 idle GPUs for pods with several GPUs" in words
 
 
 def test_it_says_for_how_many_gpus_cpu_runs_short() -> None:

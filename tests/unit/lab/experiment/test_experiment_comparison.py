@@ -61,7 +61,7 @@ def test_measures_that_no_cell_has_and_jobs_that_never_ended_are_said() -> None:
             measures[cell.folder]["unfinished"] = 3.0
     assert compare(spec, measures).notes == [
         "No cell has lost_s.",
-        "auto leaves 3 jobs unfinished a run; its completion times are of the others.",
+        "auto leaves 3 jobs unfinished a run; its completion times cover only the others.",
     ]
 
 

@@ -153,7 +153,7 @@ def test_rows_of_another_length_are_refused(tmp_path: Path) -> None:
     [
         (
             "p,1,1,2,500,,,,",
-            "gpu_milli: 500 with num_gpu 2; only whole GPUs can be several, so write 1000",
+            "gpu_milli: 500 with num_gpu 2; a pod with several GPUs gets whole ones, so write 1000",
         ),
         ("p,1,1,1,0,,,,", "gpu_milli: 0 on a pod with GPUs; write 1 to 1000"),
         ("p,1,1,1,1001,,,,", "gpu_milli: 1001 is not between 0 and 1000"),

@@ -354,7 +354,7 @@ def _doubts(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable
         if row.measure == "unfinished" and row.mean:
             at = _at(level_text(spec, row.levels))
             text = f"{row.scheduler} leaves {row.mean:,.6g} jobs unfinished a run; its completion "
-            yield f"{at}{text}times are of the others."
+            yield f"{at}{text}times cover only the others."
 
 
 def _at(level: str) -> str:
