@@ -15,6 +15,7 @@ from weft.kube.structs import KubeNode, Lease
 from weft.kube.watch import Added, Deleted
 from weft.model.agent_offer import BY_NAME, AgentOffer, encode_offer
 from weft.model.annotations import AGENT
+from weft.model.reason import TEXT, Code
 
 WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 NOON = "2026-01-01T12:00:00.000000Z"
@@ -123,7 +124,7 @@ async def test_pods_go_elsewhere_and_whoever_waits_is_told_since_when() -> None:
         request = made.live.parse(waiting)
         known = engine.assess(engine.profile_of(request), request)
         text = str(summarise(engine.ledger.table, known, request.warnings))
-        assert text == f"0/2 GPU nodes: 2 × no agent delivers shares there now, since {NOON}"
+        assert text == f"0/2 GPU nodes: 2 × {TEXT[Code.NOT_DELIVERING]}, since {NOON}"
         beat(made, "b", 5, "b")
         bound = await until(lambda: made.server.get("pods", "waits", "d")["spec"].get("nodeName"))
         assert bound == "b", "not a, though it has more room"

@@ -9,6 +9,7 @@ from weft.core.engine import SignalsChanged
 from weft.core.engine.reasons import summarise
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.ledger import STRICT, RequestLimits
+from weft.model.reason import TEXT, Code
 
 MEMORY = "weft.dev/gpu-memory"
 TWICE = RequestLimits(overcommit_permille=2000)
@@ -53,8 +54,7 @@ async def test_memory_is_not_promised_beyond_what_the_node_advertises() -> None:
         cluster.server.add("pods", pod("b"))
         await until(lambda: "b" in waits)
         assert why(cluster, "b") == (
-            "0/1 GPU nodes: 1 × insufficient extended resource "
-            f"(largest free 6,000 {MEMORY}, asked 10,000)"
+            f"0/1 GPU nodes: 1 × {TEXT[Code.EXTENDED]} (largest free 6,000 {MEMORY}, asked 10,000)"
         )
         scaled = {"status": advertising(memory=2 * CARD_MIB)["status"]}
         cluster.server.update("nodes", "n", scaled)  # its device plugin was told to

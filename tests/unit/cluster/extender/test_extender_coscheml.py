@@ -20,6 +20,7 @@ from weft.interference.public_datasets import slowdowns
 from weft.interference.table import from_static
 from weft.kube.pods import Pod
 from weft.model.interference_table import INTERFERENCE, to_input
+from weft.model.reason import TEXT, Code
 from weft.testing import node, placement
 
 ROUTE = Route(GPUSHARE.path, "coscheml", 500, GPUSHARE.report)
@@ -134,4 +135,4 @@ async def test_bind_books_where_kube_scheduler_says_whoever_waits() -> None:
     assert cluster.bound[0].placement.node == "a"
     assert cluster.bound[0].placement.application == "CNN"
     reply = await Extender(cluster).bind(ROUTE, bind_args("classification", "a"))
-    assert "refused by the policy" in json.loads(reply.body)["Error"], "two pods are there"
+    assert TEXT[Code.POLICY] in json.loads(reply.body)["Error"], "two pods are there"

@@ -31,6 +31,7 @@ from weft.core.policies.packing import BestFit
 from weft.kube.bind import AlreadyBound, BindRequest, Gated, Gone, NotLeader, Outcome, Unknown
 from weft.kube.pods import Pod
 from weft.model import PodRequest
+from weft.model.reason import TEXT, Code
 from weft.testing.builders import node, placement
 
 
@@ -53,7 +54,7 @@ def test_filter_says_who_fits_and_why_not() -> None:
     found = load(Extender(cluster).filter(WEFT, args(elastic(memory=900), ["n2", "n1", "n9"])))
     assert found["NodeNames"] == ["n1"]
     assert found["Nodes"] is None
-    assert "insufficient memory on any one GPU" in found["FailedNodes"]["n2"]
+    assert TEXT[Code.GPU_MEMORY] in found["FailedNodes"]["n2"]
     assert found["FailedNodes"]["n9"] == "node is not known to Weft yet"
     assert found["Error"] == ""
 
@@ -65,7 +66,7 @@ def test_every_sentence_about_a_node_is_about_that_node() -> None:
     extender, names = Extender(cluster), ["n3", "n1", "n2"]
     found = load(extender.filter(WEFT, args(elastic(memory=20_000), names)))
     assert found["FailedAndUnresolvableNodes"] == {
-        name: f"no GPU is that large (largest {mib:,} MiB, asked 20,000)"
+        name: f"{TEXT[Code.GPU_TOO_SMALL]} (largest {mib:,} MiB, asked 20,000)"
         for name, mib in sizes.items()
     }
     found = load(extender.filter(WEFT, args(elastic("b", memory=15_500), names)))
@@ -139,7 +140,7 @@ def test_where_no_preemption_helps_it_says_so() -> None:
     found = load(Extender(two()).filter(WEFT, args(elastic(memory=2000), ["n1", "n2"])))
     assert found["NodeNames"] == ["n2"]
     assert found["FailedNodes"] == {}
-    assert "no GPU is that large" in found["FailedAndUnresolvableNodes"]["n1"]
+    assert TEXT[Code.GPU_TOO_SMALL] in found["FailedAndUnresolvableNodes"]["n1"]
 
 
 def test_full_nodes_are_answered_with_full_nodes() -> None:
@@ -236,7 +237,7 @@ async def test_a_refusal_at_bind_is_normal_and_leaves_nothing() -> None:
     for name in "ab":
         extender.filter(WEFT, args(elastic(name, memory=600), ["n1"]))
     assert await bind(extender, WEFT, "a", "n1") == ""
-    assert "insufficient memory" in await bind(extender, WEFT, "b", "n1")
+    assert TEXT[Code.GPU_MEMORY] in await bind(extender, WEFT, "b", "n1")
     assert [*cluster.engine.ledger.holdings] == ["u-a"]
     assert audit(cluster.engine.ledger) == []
 

@@ -4,6 +4,7 @@ from scheduler_world import MIB, add_node, add_pod, world
 
 from weft.cluster.scheduler.explain_service import Explainer, SearchOptions
 from weft.core.ledger import RequestLimits
+from weft.model.reason import TEXT, Code
 
 
 async def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
@@ -93,8 +94,7 @@ async def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
         found = await cluster.explain("waits")
         assert (found.state, found.text, found.attempt) == ("pending", "fits nowhere", 1)
         assert found.reason == (
-            "0/2 GPU nodes: 2 × insufficient memory on any one GPU "
-            "(largest free 6,000 MiB, asked 8,000)"
+            f"0/2 GPU nodes: 2 × {TEXT[Code.GPU_MEMORY]} (largest free 6,000 MiB, asked 8,000)"
         )
         assert [change.axis for change in found.changes] == ["memory", "free"]
         assert found.changes[0].text == ("ask at most 6,000 MiB of GPU memory instead of 8,000")
@@ -116,7 +116,7 @@ async def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
         await cluster.until(lambda: uid in cluster.live.engine.queue)
         found = await cluster.explain("waits")
         assert found.reason == (
-            "0/2 GPU nodes: 2 × insufficient extended resource "
+            f"0/2 GPU nodes: 2 × {TEXT[Code.EXTENDED]} "
             "(largest free 6,100 weft.dev/gpu-memory, asked 8,000)"
         )
         assert found.notes == (
@@ -208,7 +208,7 @@ async def test_states_in_which_nothing_is_decided() -> None:
         assert near_.state == "unsupported"
         assert "Weft may not list and watch namespaces" in near_.text
         assert "run this pod through kube-scheduler" in near_.text
-        assert near_.reason == "0/1 GPU nodes: 1 × pod asks for what Weft does not honour yet"
+        assert near_.reason == f"0/1 GPU nodes: 1 × {TEXT[Code.UNSUPPORTED]}"
         assert near_.changes == ()
         assert (await cluster.explain("going")).state == "deleted"
         status, text = await cluster.get("/explain/pods/d/missing")

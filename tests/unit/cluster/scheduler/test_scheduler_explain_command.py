@@ -19,6 +19,7 @@ from scheduler_world import MIB, Json, World, add_node, add_pod, world
 
 from fakes.addresses import own_address
 from weft.cli.main import main
+from weft.model.reason import TEXT, Code
 
 PREFIX = "/api/v1/namespaces/weft-system/services/http:weft-scheduler:10259/proxy"
 BUSY = "/api/v1/namespaces/weft-system/services/http:busy:10259/proxy"
@@ -162,8 +163,8 @@ def test_by_its_address(
     assert head.endswith("schedulerName weft")
     assert rest[:5] == [
         "  fits nowhere",
-        "  0/2 GPU nodes: 1 × node is cordoned or not ready, "
-        "1 × insufficient memory on any one GPU (largest free 6,000 MiB, asked 8,000)",
+        f"  0/2 GPU nodes: 1 × {TEXT[Code.UNSCHEDULABLE]}, "
+        f"1 × {TEXT[Code.GPU_MEMORY]} (largest free 6,000 MiB, asked 8,000)",
         "  it would fit, if you",
         "    - ask at most 6,000 MiB of GPU memory instead of 8,000",
         rest[4],

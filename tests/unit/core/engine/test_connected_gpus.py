@@ -20,6 +20,7 @@ from weft.core.policies.packing import BestFit, FirstFit
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder, read, replay
 from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks
+from weft.model.reason import TEXT
 from weft.testing.builders import node, pod, shape
 
 ONE_SHARE = GpuRequest(1, GpuMemoryRequest("mib", 9_000))
@@ -134,8 +135,7 @@ def test_lost_links_are_a_reason_and_preferred_is_the_suggestion() -> None:
     assert placed(engine, asked) is None
     known = engine.assess(engine.profile_of(asked), asked)
     assert str(summarise(engine.ledger.table, known, ())) == (
-        "0/1 GPU nodes: 1 × the node's best connected GPUs are not free together "
-        "(free at best NODE, could be NV4)"
+        f"0/1 GPU nodes: 1 × {TEXT[Code.LINKS_TAKEN]} (free at best NODE, could be NV4)"
     )
     found = {change.axis: change for change in changes(engine, asked)}
     assert found["topology"].text == "ask for weft.dev/topology preferred instead of required"

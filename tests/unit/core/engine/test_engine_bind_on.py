@@ -16,6 +16,7 @@ from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.catalog import built_in
 from weft.model import Code, Placement, PodRequest
+from weft.model.reason import TEXT
 from weft.testing import node, pod
 
 PROFILE = "weft"
@@ -34,8 +35,8 @@ def test_questions_reserve_nothing_and_say_why() -> None:
     assert which_fit(asked, profile, small, ["a", "b", "gone"]).fits == ["a"]
     answers = which_fit(asked, profile, big, ["a", "b", "gone"])
     assert (answers.fits, answers.unknown) == ([], ["gone"])
-    assert answers.unresolvable["b"] == "node has no GPU"
-    assert "no GPU is that large" in answers.unresolvable["a"]
+    assert answers.unresolvable["b"] == TEXT[Code.NO_GPU]
+    assert TEXT[Code.GPU_TOO_SMALL] in answers.unresolvable["a"]
     assert asked.ledger.holdings == {}
 
 
@@ -45,7 +46,7 @@ def test_room_that_others_hold_is_resolvable() -> None:
         asked.handle(BindOn(pod(name, memory_mib=600), "a", PROFILE), 1)
     answers = which_fit(asked, asked.profiles[PROFILE], pod("three", memory_mib=600), ["a"])
     assert list(answers.failed) == ["a"]
-    assert "insufficient memory on any one GPU" in answers.failed["a"]
+    assert TEXT[Code.GPU_MEMORY] in answers.failed["a"]
     assert "400" in answers.failed["a"]
 
 

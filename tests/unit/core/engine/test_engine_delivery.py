@@ -7,6 +7,7 @@ from weft.core.engine.questions import which_fit
 from weft.core.engine.reasons import summarise
 from weft.core.explain.smallest_change import changes
 from weft.model import Code, PodRequest
+from weft.model.reason import TEXT
 from weft.testing import node, placement, pod, shape
 
 SECOND = 10**9
@@ -42,7 +43,7 @@ def test_the_reason_names_what_is_missing_and_that_no_pod_is_in_the_way() -> Non
     )
     found = which_fit(engine, engine.profiles["weft"], asked, ["half", "plain"])
     assert found.unresolvable.keys() == {"half", "plain"}
-    assert found.unresolvable["plain"] == "node has no GPU"
+    assert found.unresolvable["plain"] == TEXT[Code.NO_GPU]
     row = engine.ledger.table.row_of["half"]
     assert known.codes[row] == Code.NOT_ADVERTISED < Code.OUT_OF_SERVICE
 
@@ -95,7 +96,7 @@ def test_the_reason_names_the_isolation_and_the_change_is_another_one() -> None:
     found = which_fit(engine, engine.profiles["weft"], asked, ["bare", "plain"])
     assert found.unresolvable == {
         "bare": "node does not offer isolation mig",
-        "plain": "node has no GPU",
+        "plain": TEXT[Code.NO_GPU],
     }
     assert [change.text for change in changes(engine, asked)] == [
         "ask for isolation time-slicing instead of mig"

@@ -12,6 +12,7 @@ from weft.core.engine import Engine, PodAdded, PodSeenBound
 from weft.core.engine.reasons import FeasibilitySummary, reason_of_each, summarise
 from weft.core.policies.packing import BestFit
 from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Reason, Shape
+from weft.model.reason import TEXT
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
 
@@ -37,8 +38,7 @@ def test_reasons_are_listed_most_common_first_and_read_as_a_sentence() -> None:
         engine.handle(PodSeenBound(placement(name, name, 0, memory_mib=15_000 + 100 * index)), 0)
     summary = summary_of(engine, shape(memory_mib=2000))
     assert str(summary) == (
-        "1/4 GPU nodes: 3 × insufficient memory on any one GPU (largest free 1,384 MiB, "
-        "asked 2,000)"
+        f"1/4 GPU nodes: 3 × {TEXT[Code.GPU_MEMORY]} (largest free 1,384 MiB, asked 2,000)"
     )
 
 
@@ -46,13 +46,13 @@ def test_a_pod_that_asks_for_a_gpu_counts_only_nodes_with_one() -> None:
     engine = engine_of(node("a"), node("b", schedulable=False))
     told = "0/0 GPU nodes: the cluster has no GPU"
     assert str(summary_of(engine, shape(memory_mib=2000))) == told
-    assert str(summary_of(engine, Shape())) == "1/2 nodes: 1 × node is cordoned or not ready"
+    assert str(summary_of(engine, Shape())) == f"1/2 nodes: 1 × {TEXT[Code.UNSCHEDULABLE]}"
 
 
 def test_models_and_uuids_have_their_own_words() -> None:
     engine = engine_of(one_card("a"), one_card("b"))
     by_model = replace(shape(memory_mib=1), devices=DeviceRule(models=("none",)))
-    assert str(summary_of(engine, by_model)) == "0/2 GPU nodes: 2 × wrong model"
+    assert str(summary_of(engine, by_model)) == f"0/2 GPU nodes: 2 × {TEXT[Code.WRONG_MODEL]}"
     by_uuid = replace(shape(memory_mib=1), devices=DeviceRule(uuids=("none",)))
     said = "0/2 GPU nodes: 2 × no GPU of an accepted model or UUID"
     assert str(summary_of(engine, by_uuid)) == said
@@ -85,17 +85,17 @@ MEMORY_BEYOND = (
 CORES_BEYOND = (
     "pods hold more of a GPU's cores than there is (1,100 of 1,000 m), so it takes no others"
 )
-NO_MEMORY = "insufficient memory on any one GPU (largest free 0 MiB, asked 1,000)"
+NO_MEMORY = f"{TEXT[Code.GPU_MEMORY]} (largest free 0 MiB, asked 1,000)"
 
 
 @pytest.mark.parametrize(
     ("held", "asked", "told"),
     [
         ({"memory_mib": 17_000}, {"milli": 200}, MEMORY_BEYOND),
-        ({"memory_mib": 17_000, "milli": 900}, {"milli": 200}, "insufficient cores on any one GPU"),
+        ({"memory_mib": 17_000, "milli": 900}, {"milli": 200}, TEXT[Code.GPU_CORES]),
         ({"memory_mib": 17_000}, {"memory_mib": 1000}, NO_MEMORY),
         ({"milli": 1100}, {"memory_mib": 1000}, CORES_BEYOND),
-        ({"milli": 1100}, {"milli": 100}, "insufficient cores on any one GPU (largest free 0 m, "),
+        ({"milli": 1100}, {"milli": 100}, f"{TEXT[Code.GPU_CORES]} (largest free 0 m, "),
     ],
 )
 def test_what_others_overbooked_is_why_nothing_of_a_gpu_is_free(
@@ -121,7 +121,7 @@ def test_of_several_nodes_only_those_that_are_overbooked_say_so() -> None:
     known = engine.assessor.assess(engine.profiles["weft"], asked)
     first, second = reason_of_each(engine.ledger.table, known, np.arange(2), ())
     assert first == MEMORY_BEYOND
-    assert second == "insufficient cores on any one GPU (largest free 100 m, asked 200)"
+    assert second == f"{TEXT[Code.GPU_CORES]} (largest free 100 m, asked 200)"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_fitting_pod_s_summary_counts_the_nodes_that_fit() -> None:
     engine = engine_of(one_card("a"), one_card("b"))
     bind(engine, PodRequest("x", "x", shape(gpus=1)))
     assert str(summary_of(engine, shape(memory_mib=1))) == (
-        "1/2 GPU nodes: 1 × insufficient memory on any one GPU (largest free 0 MiB, asked 1)"
+        f"1/2 GPU nodes: 1 × {TEXT[Code.GPU_MEMORY]} (largest free 0 MiB, asked 1)"
     )
     assert str(summary_of(engine, Shape())) == "2/2 nodes fit"
 

@@ -36,6 +36,7 @@ from weft.core.framework import Policy, Profile
 from weft.core.ledger import audit
 from weft.core.policies.packing import FirstFit
 from weft.model import ClosedNode, PodRequest, Taint
+from weft.model.reason import TEXT, Code
 from weft.testing import node, placement, pod
 
 
@@ -60,7 +61,7 @@ def test_a_pod_that_does_not_fit_waits_and_says_why() -> None:
     engine = engine_of(one_card())
     (command,) = engine.handle(PodAdded(pod("p", memory_mib=20_000)), 0)
     assert isinstance(command, Unschedulable)
-    assert command.record.reasons() == {"no GPU is that large": 1}
+    assert command.record.reasons() == {TEXT[Code.GPU_TOO_SMALL]: 1}
     assert "p" in engine.queue
     assert held(engine) == {}
 
@@ -357,7 +358,7 @@ def test_a_policy_s_new_input_drops_kept_answers_and_wakes_who_waits() -> None:
     engine = engine_of(one_card(), policies=(choosy,))
     (command,) = engine.handle(PodAdded(pod("p", gpus=1)), 0)
     assert isinstance(command, Unschedulable)
-    assert command.record.reasons() == {"refused by the policy": 1}
+    assert command.record.reasons() == {TEXT[Code.POLICY]: 1}
     assert engine.handle(PolicyInput("somebody else", 1), 20 * SECOND) == []
     (left_out,) = engine.handle(PolicyInput("choosy", "one"), 30 * SECOND)
     assert isinstance(left_out, Faulted)

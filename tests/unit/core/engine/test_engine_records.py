@@ -14,6 +14,7 @@ from weft.core.framework import Plugin, Policy, Profile, Query
 from weft.core.policies.packing import BestFit, Binpack
 from weft.core.policies.spreading import Exclusive, SpreadPolicy
 from weft.model import PodRequest
+from weft.model.reason import TEXT, Code
 from weft.testing import node, pod, random_nodes, random_shape
 
 
@@ -159,7 +160,7 @@ def test_a_record_names_pod_time_attempt_and_sequence() -> None:
         "unschedulable",
         "",
     )
-    assert record.reasons() == {"too few idle GPUs": 1}
+    assert record.reasons() == {TEXT[Code.NOT_IDLE]: 1}
 
 
 def test_least_used_shapes_are_forgotten_and_answers_stay_right(

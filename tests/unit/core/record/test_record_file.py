@@ -40,6 +40,7 @@ from weft.core.record import (
     replay,
 )
 from weft.model import BadInputError, Code, PodRequest
+from weft.model.reason import TEXT
 from weft.testing import node, pod
 
 CREATE = built_in().create
@@ -353,7 +354,7 @@ def test_a_placed_pod_is_told_in_the_state_it_met(recorded: Path) -> None:
     assert found.recorded.record.outcome == "placed"
     assert found.changes == ()
     assert (
-        str(found.summary) == "1/2 GPU nodes: 1 × fewer GPUs than asked for (most 1 GPUs, asked 2)"
+        str(found.summary) == f"1/2 GPU nodes: 1 × {TEXT[Code.TOO_FEW_GPUS]} (most 1 GPUs, asked 2)"
     )
     assert [top.node for top in found.recorded.record.top] == ["b"]
 
@@ -409,7 +410,7 @@ def test_policies_before_filtering_are_asked_in_an_explanation_too(tmp_path: Pat
             recorder.handle(event, now)
         recorder.handle(PodAdded(pod("late", memory_mib=5)), 9)
     found = explain(path, "late", CREATE)
-    assert str(found.summary).endswith("2 × too few idle GPUs (most 0 idle GPUs, asked 1)")
+    assert str(found.summary).endswith(f"2 × {TEXT[Code.NOT_IDLE]} (most 0 idle GPUs, asked 1)")
 
 
 def test_records_of_takes_decisions_and_nothing_else() -> None:

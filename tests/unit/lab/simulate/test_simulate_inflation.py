@@ -21,6 +21,7 @@ from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.model import PodRequest, Shape
+from weft.model.reason import TEXT, Code
 from weft.testing import node
 
 
@@ -41,7 +42,7 @@ def test_a_run_by_hand() -> None:
     assert run.gpu_allocated_percent == 87.5
     assert run.arrived_percent == 137.5
     assert run.curve == {"25": 25.0, "50": 50.0, "75": 75.0, "125": 75.0, "138": 87.5}
-    assert run.unscheduled == {"too few idle GPUs": 1}
+    assert run.unscheduled == {TEXT[Code.NOT_IDLE]: 1}
     assert run.by_model == {"T4": 87.5}
     assert (run.cpu_s, run.wall_s, run.waits) == (None, None, None)
 
@@ -52,7 +53,7 @@ def test_an_isolation_that_recorded_nodes_lack_is_a_reason() -> None:
     pods = [msgspec.structs.replace(trace_pod("p"), shape=isolated), trace_pod("q")]
     told = scenario(pods, node("a", gpus=2, isolation=("none", "time-slicing")))
     run = run_inflation(told, FirstFit(), in_order(told), timing=False)
-    assert run.unscheduled == {"node does not offer the isolation that the pod asks for": 1}
+    assert run.unscheduled == {TEXT[Code.NO_ISOLATION]: 1}
     assert run.used_gpu_milli == 1000
     untold = scenario(pods, node("a", gpus=2))
     run = run_inflation(untold, FirstFit(), in_order(untold), timing=False)
