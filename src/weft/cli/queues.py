@@ -62,14 +62,14 @@ def _cells(row: "QueueRow") -> "Sequence[str]":
         row.queue,
         str(row.weight),
         f"{row.share_percent:g} %",
-        f"{row.gpus:,g}",
+        f"{row.gpus:,.10g}",
         f"{row.gpu_memory_mib:,}",
-        f"{row.borrowed_gpus:,g}",
+        f"{row.borrowed_gpus:,.10g}",
         waiting,
-        ", ".join(f"{each.setting} {each.configured:,g}" for each in row.guarantee) or "–",
+        ", ".join(f"{each.setting} {each.configured:,.10g}" for each in row.guarantee) or "–",
         ", ".join(map(_limit, row.limits)) or "–",
     )
 
 
 def _limit(amount: "QueueAmount") -> str:
-    return f"{amount.setting} {amount.held:,g}/{amount.configured:,g}"
+    return f"{amount.setting} {amount.held:,.10g}/{amount.configured:,.10g}"

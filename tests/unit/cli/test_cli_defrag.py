@@ -122,4 +122,4 @@ def test_without_the_disruption_budgets_there_is_no_plan(weft: Weft) -> None:
         json.dumps(json.loads(state.read_text()) | {"unread": ["PodDisruptionBudget"]})
     )
     said = weft("defrag", "plan", "--gpus", 1, "--snapshot", state)
-    assert (said.code, "disruption budgets: could not be read" in said.err) == (1, True)
+    assert (said.code, "PodDisruptionBudgets: could not be read" in said.err) == (1, True)

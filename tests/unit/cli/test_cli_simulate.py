@@ -403,7 +403,9 @@ def test_options_of_the_bound_that_say_nothing_are_refused(weft: Weft) -> None:
     wrong = weft.error("--policy", "fgd", "--bound", "--bound-limit-s", "nan")
     assert wrong == "--bound-limit-s: nan is not a number above 0"
     more = ("--policy", "fgd", "--bound", "--bounds-in", weft.folder, "--bound-demand", 1.3)
-    assert weft.error(*more).startswith("--bound-demand: no policy can place all pods up to it")
+    assert weft.error(*more).startswith(
+        "--bound-demand: no policy can place all pods up to this demand"
+    )
 
 
 def test_a_folder_that_takes_no_bounds_is_told_and_the_bound_too(weft: Weft) -> None:

@@ -13,7 +13,7 @@ from kube_knots_slowly import decide
 
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.forecasters import Floats, residencies_bounded
+from weft.telemetry.forecast.forecasters import Floats, stays_bounded
 from weft.telemetry.forecast.statistics import autoregress, fit_shared, lag_line
 
 STEPS = 6
@@ -160,5 +160,5 @@ def test_the_root_test_is_that_of_the_companion_matrix() -> None:
             companion = np.eye(order, k=-1)
             companion[0] = phi
             largest[row] = np.abs(np.linalg.eigvals(companion)).max()
-        assert (residencies_bounded(slopes) == (largest <= 1.05)).all()
+        assert (stays_bounded(slopes) == (largest <= 1.05)).all()
         assert 20 < (largest <= 1.05).sum() < 400

@@ -350,8 +350,8 @@ class TeamQueues:
             raises, key=lambda each: sum(b.held + a - b.stated for b, a in each), default=[]
         )
         texts = [
-            f"limits.{b.setting} of queue {pod.team_queue} from {b.stated / b.per:,g} to "
-            f"{(b.held + amount) / b.per:,g}"
+            f"limits.{b.setting} of queue {pod.team_queue} from {b.stated / b.per:,.10g} to "
+            f"{(b.held + amount) / b.per:,.10g}"
             for b, amount in least
         ]
         return f"raise {' and '.join(texts)}" if texts else ""
@@ -398,7 +398,7 @@ class TeamQueues:
 
 def over_limit_in_words(name: str, bound: StatedAmount, amount: int) -> str:
     """Say which limit keeps a pod waiting that requests this amount."""
-    held, most, asked = (f"{each / bound.per:,g}" for each in (bound.held, bound.stated, amount))
+    held, most, asked = (f"{each / bound.per:,.10g}" for each in (bound.held, bound.stated, amount))
     return f"queue {name} holds {held} of at most {most} {bound.unit}; this pod asks for {asked}"
 
 

@@ -164,7 +164,7 @@ class Ar(Forecaster):
             return np.full((len(history), horizon), np.nan)
         fit = autoregress(history, self.order)
         answer = roll_forward(fit, history[:, -self.order :], horizon)
-        answer[~residencies_bounded(fit.slopes)] = np.nan
+        answer[~stays_bounded(fit.slopes)] = np.nan
         return answer
 
 
@@ -216,7 +216,7 @@ def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
     return path[:, order:]
 
 
-def residencies_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
+def stays_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
     """Return True if no root of the autoregression is larger than `largest_root`, [s]."""
     order = slopes.shape[1]
     left = slopes / largest_root ** np.arange(1, order + 1)

@@ -91,6 +91,13 @@ class TestLimits:
         assert len(found) == 1
         assert engine.teams.use("a").gpu_milli == 1_000
 
+    def test_large_amounts_are_written_out(self) -> None:
+        engine = deciding(limited(memory_mib=1_310_721), node("n", gpus=16, memory_mib=81_920))
+        pods = [of("a", f"p{number}", gpus=1) for number in range(16)]
+        assert len(add(engine, *pods)) == 16
+        words = "queue a holds 1,310,720 of at most 1,310,721 MiB of GPU memory"
+        assert words in why(engine, of("a", "x", gpus=1))
+
     def test_memory_cores_and_models_are_limited_each(self) -> None:
         nodes = (
             node("old", gpus=4, model="Tesla T4", memory_mib=16_384),
