@@ -4,6 +4,7 @@ included. An engine that lists the best nodes of each decision places them one b
 import random
 
 import pytest
+from long_form import few_or_many
 from msgspec.structs import replace
 
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodGone, Unschedulable
@@ -56,7 +57,7 @@ def a_gang(rng: random.Random, number: int) -> list[PodRequest]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(few_or_many(4, 60)))
 def test_nodes_filled_together_are_filled_as_one_by_one(policy: str, seed: int) -> None:
     rng = random.Random(seed)
     nodes = tuple(a_cluster(rng))
