@@ -141,17 +141,6 @@ def hold(engine: Engine, chosen: ChosenPlace, now_ns: int, out: list[Command]) -
     return placed
 
 
-def reserve_on_trial(engine: Engine, place: ChosenPlace, row: int) -> None:
-    """Reserve the place, which is on the node of this row, until the trial ends."""
-    ledger, pod = engine.ledger, place.placed.pod
-    if not ledger.reserve(place.placement, asks=place.demand.asks):
-        name = place.placed.profile.lead.name
-        raise RuntimeError(f"{name} chose a place that does not fit: {place.placement}")
-    node = ledger.table.nodes[row]
-    volumes = engine.existing.choose(pod, place.shape, node) if pod.claims else ()
-    engine.existing.put_asked(pod, node.name, volumes)
-
-
 def refused(engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int) -> Record:
     """Record the decision that the pod fits nowhere."""
     charged = _charged(engine, waiting.pod) if engine.oom_history.known else None
@@ -575,7 +564,7 @@ class Journal:
 
     def _begun(self, pod: PodRequest, profile: str, attempt: int, now_ns: int) -> RecordHead:
         """Return the next record's first fields: the decision's number and its pod."""
-        seq, version = self._next(), self.version
+        seq, version = self._next(), self._version
         return seq, now_ns, pod.uid, pod.namespace, pod.name, profile, attempt, version
 
     def _next(self) -> int:
@@ -583,6 +572,6 @@ class Journal:
         return self._seq
 
     @property
-    def version(self) -> int:
+    def _version(self) -> int:
         """Return the ledger's version, not counting trials."""
         return self._ledger.version - self._ledger.tried

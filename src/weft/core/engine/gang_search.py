@@ -21,7 +21,6 @@ from weft.core.engine import deciding, nomination_events, preempting
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.deciding import ChosenPlace
 from weft.core.engine.events import Command, Unschedulable, Wake
-from weft.core.engine.gang_filling import Filling
 from weft.core.engine.gang_room import ANY_NUMBER, room_for, room_when_empty
 from weft.core.engine.gangs import GRACE_NS, GangMembers, Gangs
 from weft.core.engine.nominations import kept_uid
@@ -203,30 +202,6 @@ def _try(
     now_ns: int,
     gone: Sequence[str] = (),
 ) -> GangPlaces:
-    """Find places for these pods, in this order, on the nodes `inside` (None: on all)."""
-    looked, seq = engine.assessor.looked, engine.journal.seq
-    if plan.roomiest:
-        filling = Filling(engine, waiting, now_ns)
-        with engine.trial(gone):
-            found = _search(engine, members, waiting, inside, plan, now_ns, filling)
-        if filling.holds:
-            return found
-        engine.assessor.looked = looked
-        engine.journal.back_to(seq)
-    with engine.trial(gone):
-        return _search(engine, members, waiting, inside, plan, now_ns)
-
-
-def _search(
-    engine: Engine,
-    members: GangMembers[WaitingPod],
-    waiting: Sequence[WaitingPod],
-    inside: Bools | None,
-    plan: Plan,
-    now_ns: int,
-    filling: Filling | None = None,
-) -> GangPlaces:
-    """Find places, on trial. With `filling`, these hold only if `filling.holds` at the end."""
     chosen: list[ChosenPlace] = []
     short: tuple[WaitingPod, Record] | None = None
     demands: dict[Shape, Demand] = {}
@@ -235,39 +210,40 @@ def _search(
     spare = len(waiting) + len(members.placed) - members.least
     used = np.zeros(engine.ledger.table.count, dtype=np.bool_)
     used[[*_nodes_of(engine.ledger, members)]] = True
-    at = 0
-    while at < len(waiting):
-        each = waiting[at]
-        alike = each.profile.name, each.pod.shape
-        known = None if alike in refused else engine.assess(each.profile, each.pod)
-        if known is not None:
-            if inside is not None:
-                known = within(known, inside)
-            demands.setdefault(known.shape, known.demand)
-            if filling is not None and (places := filling.fill(known, at, used, rooms)):
-                chosen += places
-                at += len(places)
-                continue
-            if filling is not None and not filling.holds:
+    with engine.trial(gone):
+        for at, each in enumerate(waiting):
+            alike = each.profile.name, each.pod.shape
+            known = None if alike in refused else engine.assess(each.profile, each.pod)
+            if known is not None:
+                if inside is not None:
+                    known = within(known, inside)
+                demands.setdefault(known.shape, known.demand)
+                row = _row(engine, each, known, used, rooms, len(waiting) - at, plan)
+                if row >= 0:
+                    chosen.append(deciding.choose_place(engine, each, known, row, now_ns))
+                    _reserve(engine, chosen[-1], row)
+                    used[row] = True
+                    continue
+                if not each.pod.shape.constraints.pods:
+                    refused.add(alike)
+                if short is None:
+                    short = each, deciding.refused(engine, each, known, now_ns)
+            spare -= 1
+            if spare < 0:
                 break
-            row = _row(engine, each, known, used, rooms, len(waiting) - at, plan)
-            if row >= 0:
-                chosen.append(deciding.choose_place(engine, each, known, row, now_ns))
-                deciding.reserve_on_trial(engine, chosen[-1], row)
-                used[row] = True
-                at += 1
-                continue
-            if not each.pod.shape.constraints.pods:
-                refused.add(alike)
-            if short is None:
-                short = each, deciding.refused(engine, each, known, now_ns)
-        at += 1
-        spare -= 1
-        if spare < 0:
-            break
     if members.would_do([gang for place in chosen if (gang := place.placed.pod.gang)]):
         return GangPlaces(tuple(chosen), len(chosen), short, tuple(demands.items()))
     return GangPlaces((), len(chosen), short, tuple(demands.items()))
+
+
+def _reserve(engine: Engine, place: ChosenPlace, row: int) -> None:
+    ledger, pod = engine.ledger, place.placed.pod
+    if not ledger.reserve(place.placement, asks=place.demand.asks):
+        name = place.placed.profile.lead.name
+        raise RuntimeError(f"{name} chose a place that does not fit: {place.placement}")
+    node = ledger.table.nodes[row]
+    volumes = engine.existing.choose(pod, place.shape, node) if pod.claims else ()
+    engine.existing.put_asked(pod, node.name, volumes)
 
 
 def _row(
