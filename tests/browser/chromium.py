@@ -1,6 +1,7 @@
 """A headless Chromium, driven by its DevTools protocol: one page, and what goes wrong in it."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import shutil
@@ -93,9 +94,14 @@ class Browser:
         self._reader.cancel()
         await self._socket.close()
         await self._http.close()
-        self._process.kill()
+        self.kill()
         await self._process.wait()
         self._folder.cleanup()
+
+    def kill(self) -> None:
+        """End it as the kernel does where memory runs out."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
     async def _address(self) -> str:
         """Where it listens, which it says on stderr."""
@@ -114,7 +120,11 @@ class Browser:
         message: dict[str, object] = {"id": number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
-        await self._socket.send_str(json.dumps(message))
+        try:
+            await self._socket.send_str(json.dumps(message))
+        except ConnectionError as error:
+            self.stuck = True
+            raise PageError(f"{method}: the browser has ended: {error}") from None
         answer = await self._patiently(method, self._answers[number])
         if "error" in answer:
             raise PageError(f"{method}: {answer['error']}")
@@ -137,19 +147,20 @@ class Browser:
                 if not answer.done():  # nobody waits any more
                     answer.set_result(said)
             elif said["method"] == "Inspector.targetCrashed":
-                self._crashed()
+                self._end("the page crashed, presumably for want of memory")
             elif said["method"] == "Page.loadEventFired":
                 if said["sessionId"] == self._session:
                     self._loaded.set()
             else:
                 self._note(said["method"], said["params"])
+        self._end("the browser has ended")
 
-    def _crashed(self) -> None:
+    def _end(self, why: str) -> None:
         """Say so to whoever waits for an answer: none will come."""
         self.stuck = True
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(PageError("the page crashed, presumably for want of memory"))
+                answer.set_exception(PageError(why))
 
     def _note(self, method: str, said: dict[str, Any]) -> None:
         if method == "Network.requestWillBeSent":

@@ -12,6 +12,14 @@ def test_a_page_that_crashed_is_said_and_the_next_test_has_a_new_browser(window:
     assert window.run("1 + 1") == 2
 
 
+def test_a_browser_that_was_killed_is_said_and_the_next_test_has_a_new_one(window: Window) -> None:
+    window.browser.kill()
+    with pytest.raises(PageError, match="the browser has ended"):
+        window.run("1 + 1")
+    window.for_next_test()
+    assert window.run("1 + 1") == 2
+
+
 def test_a_page_that_hangs_is_said_and_the_next_test_has_a_new_browser(
     window: Window, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-
 _RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")
 """The one sentence that names another queue than the pod's own: by default a namespace."""
 _AT_LIMIT = re.compile(r"queue (\S+) holds \S+ of at most \S+ ([^;]+); this pod")
-_RAISED = re.compile(r"limits\.(\S+) of queue (\S+) from \S+ to \S+")
+_RAISED = re.compile(r"limits\.(.+?) of queue (\S+) from \S+ to \S+")
 """Sentences about a pod's own queue that reveal its pods' holdings and its configured amounts."""
 Row = TypeVar("Row")
 

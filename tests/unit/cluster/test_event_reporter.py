@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from live_world import Json, World, bind, node, pod, until, world
 
-from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions
+from weft.cluster.control.event_reporter import EventReporter, EventReporterOptions, WaitingReason
 from weft.dialects.foreign import foreign_resource
 from weft.model.log_fields import FIELDS
 
@@ -146,6 +146,30 @@ async def test_a_reason_that_was_held_back_is_said_in_the_end() -> None:
         made.server.update("nodes", "n", {"spec": {"unschedulable": True}})
         second = await until(lambda: (said := condition(made, "a")) != first and said)
         assert "cordon" in second
+
+
+async def test_a_reason_that_was_held_back_never_replaces_a_newer_one() -> None:
+    """The second one has other numbers only, too soon; the third is another, written at once."""
+    async with world(node("n", 1)) as made:
+        teller = EventReporter(made.live, made.client, "here", EventReporterOptions(interval_s=1))
+        task = asyncio.create_task(teller.run())
+        made.server.add("pods", pod("a", scheduler="other"))
+        await until(lambda: made.live.pod("d", "a"))
+
+        def says(text: str) -> None:
+            if known := made.live.pod("d", "a"):
+                teller._waits(known, WaitingReason(text))
+
+        says("0/3 nodes: 3 without GPUs")
+        await until(lambda: condition(made, "a"))
+        says("0/4 nodes: 4 without GPUs")
+        await until(lambda: teller._delayed)
+        says(last := "0/4 nodes: 4 lack memory")
+        await until(lambda: condition(made, "a") == last)
+        with pytest.raises(TimeoutError):  # three times as long as a reason is held back
+            await asyncio.wait_for(until(lambda: condition(made, "a") != last), 3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_gpus_of_dead_nodes_are_named_in_the_reason() -> None:

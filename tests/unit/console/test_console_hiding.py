@@ -22,3 +22,5 @@ def test_a_queue_at_its_limit_is_not_named_however_large_its_amounts_are() -> No
     assert shown.startswith("its queue is at a limit of MiB of GPU memory; this pod asks for")
     raised = TEAM.text("raise limits.gpuMemoryMib of queue acme from 9e+07 to 9.0112e+07")
     assert raised == "raise limits.gpuMemoryMib of its queue"
+    raised = TEAM.text("raise limits.models[Tesla T4] of queue acme from 2 to 3")
+    assert raised == "raise limits.models[Tesla T4] of its queue"

@@ -149,7 +149,9 @@ class EventReporter:
             meta = pod.metadata
             log.warning("%s/%s: %s", meta.namespace, meta.name, error, extra=about(meta))
             return
-        if not written:
+        if written:
+            self._delayed.pop(uid, None)  # what was suppressed before is older
+        else:
             due = self._client.clock.monotonic() + self._interval_s
             self._delayed.setdefault(uid, (due, pod, why))
             self._delayed[uid] = (self._delayed[uid][0], pod, why)
