@@ -25,10 +25,11 @@ from weft.core.engine import (
     PodGone,
     PodSeenBound,
     Tick,
+    Wake,
 )
 from weft.core.engine.gangs import GRACE_NS
 from weft.core.framework import Profile
-from weft.core.ledger import audit
+from weft.core.ledger import FAR, audit
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit, FirstFit
 from weft.model import Gang, Node, Placement, PodRequest
@@ -53,6 +54,7 @@ class Story:
     hurt: set[str] = field(default_factory=set)
     gone: dict[str, int] = field(default_factory=dict)
     now_ns: int = 0
+    wake_ns: int = FAR
     names: int = 0
 
     def __post_init__(self) -> None:
@@ -90,6 +92,8 @@ class Story:
         for command in commands:
             if isinstance(command, Bind):
                 self.sent.append(command)
+            elif isinstance(command, Wake):
+                self.wake_ns = command.at_ns
         for command in commands:
             if isinstance(command, Evict):
                 uid = command.placement.uid
@@ -258,6 +262,9 @@ class Story:
             while self.sent:
                 self.binding(refused=False)
             self.time_passes(GRACE_NS + SECOND)
+            while self.wake_ns <= self.now_ns:  # it yielded before all pods had their turn
+                self.wake_ns = FAR
+                self.tell(Tick())
 
     def check_settled(self) -> None:
         held = self.engine.ledger.holdings
