@@ -125,7 +125,7 @@ def test_of_two_pods_that_weft_placed_on_one_card_the_later_bound_is_evicted(
             double_book(control_plane, namespace)
         text = api.wait_for(double_booked, "Event", namespace, timeout_s=15)
         assert text == (
-            f"evicted: GPU 0 of node node-0 was booked twice; beside {namespace}/z-first, "
+            f"evicted: GPU 0 of node node-0 was booked twice; with {namespace}/z-first, "
             f"bound before, {20_000 - CARD_MIB:,} of its {CARD_MIB:,} MiB are missing"
         )
         assert deleting(control_plane, namespace, "a-later")
