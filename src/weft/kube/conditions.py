@@ -73,13 +73,6 @@ class _LastText(NamedTuple):
     at_s: float
     early: bool
 
-    def leaves_room(self, text: str, now_s: float, interval_s: float) -> bool:
-        """Return True if this text may follow now."""
-        if text == self.text:
-            return False
-        due = now_s - self.at_s >= interval_s
-        return due or (not self.early and _words(text) != _words(self.text))
-
 
 class ConditionWriter:
     """Writes pods' PodScheduled conditions. `written` and `spared` count patches made and not
@@ -131,10 +124,12 @@ class ConditionWriter:
         uid, now = pod.metadata.uid, self._client.clock.monotonic()
         if _said(pod) == ("False", reason, text):
             return False
-        last, interval_s = self._last.get(uid), self.options.interval_s
-        if last is not None and not last.leaves_room(text, now, interval_s):
+        last = self._last.get(uid)
+        early = last is not None and now - last.at_s < self.options.interval_s
+        if last is not None and (
+            text == last.text or (early and (last.early or _words(text) == _words(last.text)))
+        ):
             return False
-        early = last is not None and now - last.at_s < interval_s
         self._last[uid] = _LastText(text, now, early)
         self._last.move_to_end(uid)
         while len(self._last) > self.options.remembered:
