@@ -1,5 +1,7 @@
 """Least stranding decides as its formulas, worked out node by node."""
 
+import hashlib
+import math
 import random
 
 import numpy as np
@@ -13,7 +15,7 @@ from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.core.framework.popularity import POPULAR_PODS
 from weft.core.ledger import Ledger
 from weft.core.policies.least_stranding import SETTINGS, LeastStranding
-from weft.core.policies.stranding_prices import USUAL_ROUNDS, completion_values
+from weft.core.policies.stranding_prices import USUAL_ROUNDS, completion_values, exponential
 from weft.model import DeviceRule, GpuRequest, Node, PodRequest, Shape
 from weft.model.node import Gpu
 from weft.testing import node, placement
@@ -140,6 +142,16 @@ def test_a_share_is_worth_what_completes_it() -> None:
     assert np.all(np.diff(mixed) >= 0)
     assert mixed[30] + mixed[70] == pytest.approx(1000, abs=5)  # together they fill a GPU
     assert completion_values({}, USUAL_ROUNDS).tolist() == [0.0] * 100 + [1000.0]
+
+
+def test_prices_have_the_same_bits_on_every_processor() -> None:
+    """A golden vector: processors with AVX-512 drew another figure for the same pods."""
+    sizes = {7: 4.0, 20: 5.0, 25: 8.0, 33: 0.5, 50: 9.0, 70: 2.0}
+    bits = hashlib.sha256(completion_values(sizes, USUAL_ROUNDS).tobytes()).hexdigest()
+    assert bits == "e7968368c1bacc5584cd5ea0c08dcaed810afe638f59e38dde104baf2585ce27"
+    powers = np.linspace(-60, 0, 601)
+    assert exponential(powers) == pytest.approx([math.exp(each) for each in powers], rel=1e-8)
+    assert np.all(np.isfinite(exponential(np.array([-1e9, -701.0]))))
 
 
 def test_the_example_in_its_header() -> None:

@@ -77,7 +77,7 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
     demand = np.array(weights, dtype=np.float64)
     covered, total = np.zeros(len(weights)), np.zeros(LEVELS + 1)
     for number in range(rounds.number):
-        prices: Floats = np.exp(-rounds.step * (covered - covered.min())) / demand
+        prices = exponential(-rounds.step * (covered - covered.min())) / demand
         best, taken = _knapsack(list(zip(sizes, prices.tolist(), strict=True)))
         if number >= unsettled:
             total += np.array(best) / best[LEVELS]
@@ -86,6 +86,21 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
         step = (demand[used] / pattern[used]).min()
         covered += step * pattern / demand
     return total / (rounds.number - unsettled)
+
+
+def exponential(exponents: Floats) -> Floats:
+    """Return e to these powers, −700 to 0, to 8 digits, with the same bits on every processor.
+
+    np.exp and np.power differ in the last bit between processors, and the rounds amplify that: the
+    same pods would then be placed differently. IEEE 754 fixes sums and products to the last bit."""
+    halvings = 12
+    part = np.maximum(exponents, -700) / 2**halvings
+    powers: Floats = np.ones_like(part)
+    for term in (6, 5, 4, 3, 2, 1):
+        powers = 1 + powers * part / term
+    for _ in range(halvings):
+        powers *= powers
+    return powers
 
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
@@ -225,7 +240,10 @@ class SlotPrices:
         return total
 
     def _worth(self, size: int, wanted: Floats) -> Floats:
-        return np.asarray(1000.0 * size * np.minimum(wanted, 1.0) ** self._sharpness)
+        used = worth = np.minimum(wanted, 1.0)
+        for _ in range(self._sharpness - 1):
+            worth = worth * used  # not np.power, see `exponential`
+        return np.asarray(1000.0 * size * worth)
 
 
 # --- prices ---------------------------------------------------------------------------------------
