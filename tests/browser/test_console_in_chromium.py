@@ -180,6 +180,7 @@ def test_each_view_shows_what_there_is(
     window.run("document.querySelector('.as-table').open = true")
     pod = eventually(window, "document.querySelector('.as-table a[href^=\"/pod/\"]')?.pathname")
     place = window.run("document.querySelector('.as-table a[href^=\"/gpu/\"]').pathname")
+    assert not scrolls_sideways(window)
 
     opened(window, f"{url}/waiting", width)
     eventually(window, "document.querySelector('weft-waiting tbody tr td:nth-child(4)')?.innerText")

@@ -1,6 +1,6 @@
 // The map: every GPU a cell, its node a block, on one canvas that draws only what is on the screen.
 
-import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName } from "./dom.js";
+import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName, stackedTable } from "./dom.js";
 import { byName, countable, group } from "./model.js";
 
 const GROUPS = { model: "GPU model", zone: "zone", node: "node" };
@@ -399,13 +399,10 @@ class WeftMap extends HTMLElement {
     const found = this.#boxes.map(({ key }) => this.model.gpus.get(key)).filter((gpu) => !this.matches || this.matches(gpu));
     const rows = found.slice(0, this.#rows || PAGE);
     fill(this.rows.lastElementChild,
-      el("div", { class: "wide" }, el("table", {},
-        el("thead", {}, el("tr", {}, ["Node", "GPU", "Model", "Cores promised", "Memory promised", "of", "used", "Pods"].map((text) => el("th", {}, text)))),
-        el("tbody", {}, rows.map((gpu) => el("tr", { "data-key": `${gpu.node}/${gpu.index ?? 0}` },
-          el("td", {}, nodeLink(gpu.node)), el("td", {}, gpuLink(gpu.node, gpu.index ?? 0)), el("td", {}, gpu.model ?? ""),
-          el("td", { class: "n" }, cores(gpu.promised_milli ?? 0)), el("td", { class: "n" }, memory(gpu.promised_mib ?? 0)),
-          el("td", { class: "n" }, memory(gpu.memory_mib ?? 0)), el("td", { class: "n" }, gpu.used_mib == null ? "–" : memory(gpu.used_mib)),
-          el("td", {}, this.#holders(gpu).map(({ pod }, n) => [n ? ", " : "", podLink(pod)]))))))),
+      el("div", { class: "wide" }, stackedTable(["Node", "GPU", "Cores promised", "Memory promised", "Memory", "Memory used", "Model", "Pods"], 5,
+        rows.map((gpu) => [`${gpu.node}/${gpu.index ?? 0}`, nodeLink(gpu.node), gpuLink(gpu.node, gpu.index ?? 0), cores(gpu.promised_milli ?? 0),
+          memory(gpu.promised_mib ?? 0), memory(gpu.memory_mib ?? 0), gpu.used_mib == null ? "–" : memory(gpu.used_mib), gpu.model ?? "",
+          this.#holders(gpu).map(({ pod }, n) => [n ? ", " : "", podLink(pod)])]))),
       found.length > rows.length
         ? el("button", { type: "button", onclick: () => { this.#rows = rows.length + 10 * PAGE; this.#list(); } },
           `Show more: ${number(rows.length)} of ${number(found.length)} shown`)
