@@ -420,7 +420,7 @@ class World:
         facts = (
             "overbooked",
             "holds a GPU that the node does not have",
-            "is held beside its instance",
+            "is held together with its MIG instance",
         )
         assert [s for s in sentences if not any(fact in s for fact in facts)] == []
         assert self.facts or not sentences

@@ -65,7 +65,11 @@ def placements(draw: st.DrawFn) -> Placement:
     return Placement(draw(uids), draw(names), tuple(shares), draw(amounts), draw(amounts), asked)
 
 
-FACTS = ("overbooked", "holds a GPU that the node does not have", "is held beside its instance")
+FACTS = (
+    "overbooked",
+    "holds a GPU that the node does not have",
+    "is held together with its MIG instance",
+)
 """Faults that `audit` may name about pods that others placed; any other is a fault of the
 ledger."""
 

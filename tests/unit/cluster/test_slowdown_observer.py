@@ -64,7 +64,7 @@ async def test_who_was_as_slow_alone_has_nobody_evicted_and_says_so() -> None:
         told = made.slowdown_observer.about(made.uid("serve"))
         assert told is not None
         assert told.broken == 3
-        assert "too slow alone" in told.withheld
+        assert "too slow while alone" in told.withheld
         assert made.slowdown_observer.withheld_evictions == {"alone": 1}
 
 

@@ -1,8 +1,8 @@
 """A pure state machine: `handle(event, now) -> commands`. No clock, no I/O, no randomness.
 
-In: the queue and its back-off, the scheduling cycle, decision records, explanations. Out: the
-outside world (hosts drive the engine and carry out its commands), and policies.
-"""
+This package contains the queue and its back-off, the scheduling cycle, decision records and
+explanations. It contains no policies and no access to the cluster: hosts pass events in, and carry
+out the commands."""
 
 from weft.core.engine.decision_faults import Faulted, TaskFaulted
 from weft.core.engine.engine import Engine

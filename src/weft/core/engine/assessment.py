@@ -1,11 +1,10 @@
 """Computes fit and score of every node for a shape, keeps them per shape, and updates changed
 nodes.
 
-Each (profile, shape) keeps its answers as columns over all nodes, with the ledger version for which
-they hold. A later question only evaluates nodes that changed since then, or all nodes if more than
-a quarter changed. When nodes are added or removed, the answers for other nodes are kept. Answers
-for the least recently used shapes are dropped.
-"""
+The answers (fit and score) of each (profile, shape) are kept as columns over all nodes, with the
+ledger version for which they hold. A later request only evaluates nodes that changed since then, or
+all nodes if more than a quarter changed. When nodes are added or removed, the answers for other
+nodes are kept. Answers for the least recently used shapes are dropped."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -45,8 +44,8 @@ from weft.model import Code, Constraints, Shape
 CODES = len(Code)
 
 LOOKS_AT_LEAST, LOOKS_NEW, LOOKS_SEARCHED = 300, 300, 20
-"""Work of a decision, counted in looks at one node: the minimum; the extra for a shape without
-cached answers; and looks for each node if a pod has several GPU requests."""
+"""Work of a decision, counted in looks (one look: evaluating one node): the minimum; the extra for
+a shape without cached answers; and the looks for each node if a pod has several GPU requests."""
 LOOKS_REQUEST, LOOKS_STEP, LOOKS_RULE = 160, 1_000, 10
 """Further looks: for each GPU request of a new shape, for each GPU to find for a shape with several
 GPU requests, and for each rule on labels."""
@@ -59,25 +58,28 @@ LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
 """Looks for policies that match waiting pods with GPUs: for each pod in the queue, and for one
 matching."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
-"""The most shapes whose answers are cached, and the most nodes of all of them together: about 60
-MiB."""
+"""The most shapes whose answers are cached, and the most rows (nodes × shapes) of these answers in
+total: about 60 MiB."""
 FEW_ROWS = 24
 """The most changed nodes that are counted one by one, which costs less than NumPy does."""
 MOST_LATE = 64
-"""The most changed nodes whose scores are not updated until a pod comes that may run there."""
+"""At most this many changed nodes keep outdated scores until a pod comes that may run there; with
+more, all are updated at once."""
 ASKED_LATELY = 3
-"""After new prices, shapes are scored ahead if a pod asked within this many price lists."""
+"""After new prices, only shapes that a pod was assessed for under one of the latest price lists
+(this many) are scored ahead of decisions."""
 TURN_LOOKS = 15_000
-"""Looks after which one event pauses so that others get a turn: about 10 ms, whatever the cluster's
-size."""
+"""After this many looks the work for one event pauses, so that other events are handled: about 10
+ms, whatever the cluster's size."""
 TURN_NS = 100_000_000
-"""Events within this time share one budget of looks, until a `Tick`: a thousand pods that come at
-once are queued, and take turns with pods that come later."""
+"""Events within this time share one budget of looks, until a `Tick`: of a thousand pods that come
+at once, those beyond the budget are only queued, so that pods that come later need not wait for all
+of them."""
 
 _UNCONSTRAINED = Constraints()
 _NO_ROWS: frozenset[int] = frozenset()
 _NEVER = np.int64(NEVER)
-"""As a NumPy integer, since `np.where` would convert a Python integer at each call."""
+"""`NEVER` as a NumPy integer, since `np.where` would convert a Python integer at each call."""
 
 
 class Assessment:
@@ -87,16 +89,15 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several GPU requests ended at its bound, None if on none. `places` are the
     rows last assessed for several GPU requests, and the GPUs found there. `observed` is the
-    snapshot that policies last saw, `prices` is the number of the price list by which they scored,
-    `asked` that of the current one when a pod last asked. `connected` is the quality of the best
-    connected set of GPUs that is free on each node, `connectable` that of the empty node: None if
-    it does not matter. `kinds` are the cluster's kinds of GPU. `beside` are the answers of the
-    pod's rules about other pods, valid for one moment (`among`). `late` are nodes whose scores are
-    out of date, because no pod that was assessed since could run there (`Assessor.assess`). `rows`,
-    if set, are all nodes that fit, in order, with `scores`. `wishes` are the pod's preferences now
-    (`preferring`), None without any; `preferred` is the reason if they decided which node was
-    chosen.
-    """
+    snapshot that policies last saw, `prices` is the number of the price list by which they scored;
+    `asked` is the number of the list that was current when a pod was last assessed. `connected` is
+    the quality of the best connected set of GPUs that is free on each node, `connectable` that of
+    the empty node: both None if links do not matter. `kinds` are the cluster's kinds of GPU.
+    `beside` are the answers of the pod's rules about other pods, valid only until the next decision
+    (`among`). `late` are nodes whose scores are out of date, because no pod that was assessed since
+    could run there (`Assessor.assess`). `rows`, if set, are all nodes that fit, in order, with
+    `scores`. `wishes` are the pod's preferences now (`preferring`), None without any; `preferred`
+    is the reason if they decided which node was chosen."""
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape, self.profile = shape, profile
@@ -178,15 +179,16 @@ class Assessment:
                 setattr(self, name, column.take(rows))
 
     def copied(self) -> "Assessment":
-        """Return a copy to narrow; columns are shared until one of the two replaces them."""
+        """Return a copy that can be narrowed; both share the columns until one of them replaces its
+        own."""
         twin = object.__new__(Assessment)
         twin.__dict__.update(self.__dict__)
         return twin
 
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
         """Return these answers without the nodes that a pod's rules about other pods refuse now.
-        Pods move with every decision, so these rules are evaluated each time. `shape` is the pod's,
-        with other pods' rules about it."""
+        Pods move with every decision, so these rules are evaluated each time. `shape` is the pod's
+        shape, extended by other pods' rules about this pod."""
         return NarrowedAssessment(self, shape, beside)
 
     def preferring(self, wishes: PodWishes) -> "Assessment":
@@ -244,7 +246,7 @@ class NarrowedAssessment(Assessment):
         known, rows = self._known, self.rows
         if rows is not None and "codes" not in self.__dict__:
             if known.version != self.version:
-                raise RuntimeError("answers are asked for of which others were made meanwhile")
+                raise RuntimeError("these answers are outdated: newer ones were computed meanwhile")
             refused = refusals(self.beside, len(known.codes))
             codes = known.codes
             self.codes = codes if refused is None else codes + refused * (codes == 0)
@@ -260,17 +262,18 @@ class NarrowedAssessment(Assessment):
         return twin
 
     def preferring(self, wishes: PodWishes) -> Assessment:
-        """Set these preferences on this object itself, which is valid for one moment only."""
+        """Set these preferences on this object itself, which is valid only until the next decision
+        anyway."""
         self.wishes = wishes
         return self
 
 
 class Assessor:
-    """Keeps each `Assessment` up to date with the ledger; one per engine. `forgotten` counts how
-    often a policy's own state changed. `dear` are answers scored by earlier prices, for
-    `work_ahead` to score again. `observed` is the snapshot for policies, replaced as a whole
-    between decisions. `looked` is the work so far, counted in looks at a node: unlike a clock, it
-    is the same for the same events."""
+    """Keeps each `Assessment` up to date with the ledger. `forgotten` counts how often a policy's
+    own state or prices changed. `dear` are answers scored by earlier prices, for `work_ahead` to
+    score again. `observed` is the snapshot for policies, replaced as a whole between decisions.
+    `looked` is the work so far, counted in looks at a node: unlike a clock, it is the same for the
+    same events."""
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
         """Keep at least `keep` shapes, and more where they take little memory."""
@@ -345,8 +348,8 @@ class Assessor:
         return known
 
     def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
-        """Return the answers kept for `shape`, carried over to the ledger's present layout of nodes
-        if that changed; else new ones."""
+        """Return the answers cached for `shape`, carried over to the ledger's present layout of
+        nodes if nodes were added or removed; new ones, not evaluated yet, if there are none."""
         key = (profile.name, shape)
         ledger = self._ledger
         known = self._known.get(key)
@@ -456,7 +459,8 @@ def _may_wait(known: Assessment, behind: frozenset[int], beside: Sequence[PodAns
 
 
 def _codes(known: Assessment, table: LedgerTable, rows: Ints | None) -> tuple[Query, Codes]:
-    """Return the query about these rows, narrowed by device filters, and which of them fit."""
+    """Return the query about these rows, narrowed by device filters, and a code for each row (0:
+    fits)."""
     profile, query = known.profile, known.query(table, rows)
     codes = feasibility.codes(query)
     if known.any_declared:
@@ -472,7 +476,7 @@ def _codes(known: Assessment, table: LedgerTable, rows: Ints | None) -> tuple[Qu
 
 
 def _rules(shape: Shape) -> int:
-    """Return the number of rules that all nodes were checked for; 0 for most pods."""
+    """Return the number of the shape's rules by which each node is checked; 0 for most pods."""
     return 0 if shape.constraints == _UNCONSTRAINED else shape.constraints.rules
 
 
@@ -523,7 +527,7 @@ def _many(
 
 
 def _note(known: Assessment, rows: Ints | None, inexact: Bools) -> None:
-    """Record on which nodes the search ended at its bound."""
+    """Record on which nodes the search for several GPU requests ended at its bound."""
     if known.inexact is None and inexact.any():
         known.inexact = np.zeros(len(known.codes), dtype=np.bool_)
     if known.inexact is not None:
@@ -550,7 +554,8 @@ def _store(
 
 
 def _store_codes(known: Assessment, rows: Ints | None, codes: Codes) -> None:
-    """Write which nodes fit into the column, and adjust the histogram."""
+    """Write the codes of these rows (None: all) into the column, and update the number of nodes by
+    code."""
     if rows is None:
         known.counts = np.bincount(codes, minlength=CODES).tolist()
         known.codes[:] = codes

@@ -260,7 +260,8 @@ def shares_on(
 def predicted(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Return the expected slowdowns of the pod and its co-residents; () if it has none."""
+    """Return the expected slowdowns of the pod and its co-residents; () if it has no co-residents,
+    or they are not predicted."""
     if not profile.predicts or len(shares) != 1:
         return ()
     device = table.device_row(row, shares[0].gpu)
@@ -309,8 +310,8 @@ def _exchanged(
 ) -> list[int]:
     """Return the same devices, or better connected ones that no policy could tell from them.
 
-    A policy's own choice among equals stays, and so does one that considers other waiting pods.
-    """
+    A policy's own choice among equals stays, and so does a choice for which other waiting pods were
+    considered."""
     lead = profile.lead
     if not table.links or lead.ties == "last" or profile.matcher:
         return positions

@@ -18,7 +18,8 @@ from weft.model import PodRequest
 from weft.model.errors import PolicyError
 
 FAULT_BACKOFF_FIRST_NS, FAULT_BACKOFF_MOST_NS = 1_000_000_000, 300_000_000_000
-"""A fault mostly happens again, so the pod is tried at most once in five minutes in the end."""
+"""The first and the longest back-off after failed decisions: a fault mostly happens again, so in
+the end the pod is tried only once in five minutes."""
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -26,7 +27,7 @@ T = TypeVar("T")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _MOST_LETTERS = 300
 _MOST_UNTOLD = 100
-"""The most faults kept until the next event; one of many is enough to find the cause."""
+"""At most this many faults are kept until the next event; further ones are only counted."""
 
 
 class Faulted(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class Faulted(msgspec.Struct, frozen=True):
 
 class TaskFaulted(msgspec.Struct, frozen=True):
     """A `task` outside decisions failed: its result is dropped. It is not recorded, since tasks
-    also depend on questions, which a replay does not see."""
+    also run for questions (such as explanations), which are not part of a replay."""
 
     task: str
     error: Exception

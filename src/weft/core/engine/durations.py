@@ -4,8 +4,9 @@ states, corrected by how long earlier pods took compared with theirs; earlier ru
 the most specific kind with enough runs (Kaplan and Meier's estimate, where runs that were cut short
 or still go on count as lasting at least that long; "Nonparametric Estimation from Incomplete
 Observations", 1958); the stated duration alone, unless too many pods of its namespace ran far
-longer than stated. A pod's time limit bounds all of these. For a running pod, only runs count that
-lasted at least as long. With too few runs the result is unknown, never a guess."""
+longer than stated. A pod's time limit bounds all of these. For a running pod, only earlier runs
+count that lasted at least as long as it has run so far. With too few runs the result is unknown,
+never a guess."""
 
 import heapq
 from bisect import bisect_left, bisect_right
@@ -94,8 +95,9 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
 
 
 class _Curve(NamedTuple):
-    """A survival estimate, and for each of `ended` (ascending) the effective number of runs that
-    lasted longer and ended by themselves, [n + 1]."""
+    """A survival estimate from `all` runs; the lengths of the runs that `ended` by themselves,
+    ascending, [n]; and, by position in `ended`, the effective number of runs from there on
+    (`beyond`), [n + 1]."""
 
     all: Survival
     ended: list[int]
@@ -189,8 +191,8 @@ def _quantiles(curve: _Curve, age: int, sure: float) -> Quantiles | None:
 
 
 def _of_few(curve: Survival, part: float, age: int, count: float) -> int | None:
-    """Return the time within which this fraction of future runs ends, cautious for the `count` runs
-    seen."""
+    """Return the time within which this fraction of future runs ends, estimated cautiously as only
+    `count` runs were seen; None if too few."""
     part *= (count + 1) / count
     return curve.quantile(min(part, 1.0), age) if part <= 1 + _ROUNDING else None
 

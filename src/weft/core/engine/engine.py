@@ -90,15 +90,15 @@ _LEARNING = "learning what pods use"
 class Engine:
     """Decides for its profiles on one ledger.
 
-    `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that draw,
-    `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind` may go
-    unanswered before the place is free again, `limits` how far GPUs' memory may be overcommitted.
-    `turn_looks`: after this many looks at nodes the work of one event, or of several at one moment,
-    pauses; an immediate `Wake` asks for a `Tick`, which continues it, and until then pods are only
-    queued (0: never). `queues` are teams' shares of the cluster; `head_of_line` says when places
-    are kept for waiting gangs and pods, `moves` when pods are moved for them. A `Wake` also comes
-    when prices are new, so that scores are computed between decisions.
-    """
+    A pod's schedulerName selects one of `profiles` (see `profile_of` for other names). `seed` is
+    for policies that choose at random; `keep_top` is how many of the best nodes each record lists;
+    `bind_timeout_ns` is how long a `Bind` may go unanswered before the place is free again;
+    `limits` say how far GPUs' memory may be overcommitted. `turn_looks`: after this many looks at
+    nodes the work of one event, or of several at one moment, pauses; an immediate `Wake` asks for a
+    `Tick`, which continues it, and until then pods are only queued (0: never). `queues` are teams'
+    shares of the cluster; `head_of_line` says when places are kept for waiting gangs and pods,
+    `moves` when pods are moved for them. A `Wake` is also sent when prices are new, so that scores
+    are computed between decisions."""
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ class Engine:
         return False
 
     def _seen_bound(self, event: events.PodSeenBound, now_ns: int, out: list[Command]) -> None:
-        """Take over a pod that the API shows bound, also on a node other than the one decided
+        """Account for a pod that the API shows bound, even if on a node other than the one decided
         here."""
         placement = event.placement
         self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
@@ -437,9 +437,8 @@ class Engine:
 
     @contextmanager
     def trial(self, gone: Sequence[str] = (), beside: Sequence[Nomination] = ()) -> Iterator[None]:
-        """Undo all changes at the end of the context, which begins with these pods (`gone`)
-        removed, and with holdings for what is free of the places kept for the nominations in
-        `beside`."""
+        """Undo all changes at the end of the context. At its start, the pods `gone` are removed,
+        and for each nomination in `beside` the free part of its kept place is reserved."""
         self.ledger.checkpoint()
         try:
             with self.existing.trial():
@@ -455,7 +454,8 @@ class Engine:
     # --- the cycle -----------------------------------------------------------------------------
 
     def _try(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-        """Run a cycle for the pod. If it fails, its changes are undone and the pod is parked."""
+        """Run a scheduling cycle for the pod. If it fails, its changes are undone and the pod is
+        parked."""
         if self.journal.stop is not None:
             self.journal.begin()
         try:
@@ -555,7 +555,7 @@ class Engine:
     def _assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """Return the same as `assess`; valid only until something changes."""
+        """Return the same as `assess`; the result is valid only until the ledger changes."""
         self.follow_first()
         shape = self.shape_of(profile, pod)
         known = self.asked_of(self.assessor, profile, shape, pod)
@@ -630,8 +630,7 @@ def _signals_changed(
     engine: Engine, source: SignalsSnapshot, now_ns: int, out: list[Command]
 ) -> None:
     """Replace the signals that policies see; only nodes whose signals changed are assessed again.
-    Evict borrowers whose memory its holders need again.
-    """
+    Evict pods that borrow GPU memory which the lending pods need again."""
     if source.version <= engine.signals.version:
         return
     before = engine.signals

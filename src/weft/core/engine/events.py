@@ -87,7 +87,7 @@ class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
         return found if found != cls() else None
 
     def tell(self, volumes: ServingVolumes) -> None:
-        """Apply the event to the engine's account."""
+        """Apply the event to the engine's record of volumes."""
         volumes.forget(self.volumes_gone, self.classes_gone, self.capacities_gone)
         volumes.take(self.volumes, self.classes, self.capacities, self.nodes)
 
@@ -103,13 +103,12 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     `bound_ns` is the time of the Binding by the API's clock, nanoseconds since 1970, 0 if unknown;
     it orders bindings. `held_ns` is the time since then, 0 if unknown, so that the engine can
-    compute the start on its own clock. `unsure`: the pod's marks are in doubt and it may hold less
-    than is charged, so no other pod is evicted for it. `gang` is its group, of which it counts as
-    placed. `queue` is its team's queue, unset if queues are not counted. `priority` is set if the
-    pod may be preempted. `movable` is set if it may be moved instead: the pod as its controller
-    would create it again. `workload` and `deadline_s` are as in `PodRequest`, set if running times
-    are used.
-    """
+    compute the start on its own clock. `unsure`: the pod's annotations are doubtful and it may hold
+    less than it is charged, so no other pod is evicted for it. `marks` are what other pods' rules
+    see of it, `mounted` its volumes. `gang` is its group, in which it counts as placed. `queue` is
+    its team's queue, unset if queues are not counted. `priority` is set if the pod may be
+    preempted. `movable` is set if it may be moved instead: the pod as its controller would create
+    it again. `workload` and `deadline_s` are as in `PodRequest`, set if running times are used."""
 
     placement: Placement
     bound_ns: int = 0
@@ -160,9 +159,9 @@ class BindFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free.
     `out_of_memory`: it ran out of GPU memory, and was last seen to use `peak_mib` (0 if unseen).
-    `workload` is the owner of pods like it ("": its own). `completed`: it ran to its end, so that
-    its peak use is what a pod like it will need.
-    """
+    `workload` is the workload for which this end counts ("": that of the request by which the pod
+    was placed). `completed`: it ran to its end, so that its peak use is what a pod like it will
+    need."""
 
     uid: str
     out_of_memory: bool = False
@@ -191,7 +190,8 @@ class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """An `Evict` failed: it was refused (for example by a disruption budget) or not sent. `stays`:
-    the pod was deleted, and still exists long after its grace period, so no pod waits for it."""
+    the pod was deleted, and still exists long after its grace period, so no pod waits for its end
+    any more."""
 
     uid: str
     why: str = ""
@@ -273,7 +273,7 @@ MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyI
 """Events with measurements or stored data: if handling one fails, the engine continues without
 it."""
 WORKS_AHEAD = (PodGone, PodSeenBound, Tick)
-"""Events after which scores are computed ahead, as nobody waits for them."""
+"""Events after which scores are computed ahead, as no caller waits for their results."""
 
 
 class Bind(msgspec.Struct, frozen=True, gc=False):
@@ -307,9 +307,8 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
     """Evict the pod that holds `placement`, as its disruption budgets allow.
 
     Report `NotEvicted` if they do not allow it. A preempted pod (see `Record.preempted`) is evicted
-    even beyond its budgets, unless they are law: the choice of victims has already spared guarded
-    pods where it could.
-    """
+    even beyond its budgets, unless its profile forbids that: the choice of victims has already
+    spared pods with exhausted budgets where possible."""
 
     placement: Placement
     record: Record

@@ -20,27 +20,28 @@ from weft.core.ledger import Ledger
 BROKEN = 2
 """A pod is too slow if this many of its last windows are bad."""
 TRIES, TRIED_NS = 3, 3600 * 1_000_000_000
-"""After this many evictions within this time, the pod's neighbours are not the cause, as few pods
-share a GPU. A good window in between does not change this, as a pod can report one falsely."""
+"""After this many evictions within this time, the pod's neighbours are taken not to be the cause,
+as few pods share a GPU. A good window in between does not change this, as a pod can report one
+falsely."""
 FULL_SPEED = 1.10
-"""A pod that is not latency-critical and runs slower than this alone has a wrong solo rate, or a
-cause other than its neighbours."""
+"""If a pod that is not latency-critical has a larger slowdown than this while alone on its GPUs,
+its solo rate is wrong or there is a cause other than its neighbours."""
 COMMON_PART, COMMON_LEAST = 3, 3
 """If more than one in three latency-critical pods are slow, there is one common cause. With fewer
-than three slow pods this is not concluded."""
+than three slow pods, no common cause is assumed."""
 GPUS_EACH = 100
-"""One in this many GPUs with pods may lose a pod in one poll, so that an error nobody thought of
-takes half an hour, not a minute, and is noticed before."""
+"""One in this many GPUs with pods may lose a pod in one poll, at least one: an unforeseen error
+would then take half an hour, not a minute, to evict pods from all GPUs, and is noticed before."""
 LOOK_NS = 10 * 1_000_000_000
 """Reports within this time belong to one poll; polls are 15 s apart."""
 
 Why = Literal["alone", "in-vain", "common", "enough"]
 _WORDS: dict[Why, str] = {
-    "alone": "it was too slow alone on its GPUs, too",
+    "alone": "it was also too slow while alone on its GPUs",
     "in-vain": f"{TRIES} pods were already evicted for it within an hour",
     "common": "more than a third of the latency-critical pods are too slow at once, so the pods "
     "that share their GPUs are not the cause",
-    "enough": "enough pods were evicted at the last poll; this pod is next",
+    "enough": "as many pods were evicted at the last poll as the limit allows; this pod is next",
 }
 WHYS = tuple(_WORDS)
 
@@ -74,8 +75,7 @@ class _Leaving(NamedTuple):
 
 class EvictionLimits:
     """Withholds evictions of one ledger's pods. `withheld_evictions` lists the pods for which no
-    other was evicted at their last poll, and why.
-    """
+    other pod was evicted at their last poll, and why."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.withheld_evictions: dict[str, Why] = {}
@@ -115,7 +115,8 @@ class EvictionLimits:
         self.record(uid, on_time, FULL_SPEED, alone=alone)
 
     def observe(self, too_slow: Collection[bool], now_ns: int) -> None:
-        """Set which latency-critical pods are too slow now."""
+        """Note how many latency-critical pods are too slow now; `too_slow` has an entry for each
+        such pod."""
         many = sum(too_slow)
         self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)
         self._went_ns = {u: at for u, at in self._went_ns.items() if now_ns - at < LOOK_NS}

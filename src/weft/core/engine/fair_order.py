@@ -6,9 +6,8 @@ first, then the oldest pod. A queue whose first pod fits nowhere is passed over 
 changes.
 
 While one event's work budget is not enough for all pods, a queue goes behind the others once it has
-used a whole turn's work more than they have: many pods that fit nowhere in one queue do not keep
-other queues waiting.
-"""
+used a whole turn's work (`TURN_LOOKS`) more than they have: many pods that fit nowhere in one queue
+do not keep other queues waiting."""
 
 import heapq
 
@@ -33,7 +32,7 @@ class FairPods(ActivePods):
         return any(_first(heaps) is not None for heaps in self._by_team.values())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
-        """Add a pod, on the turn of its own queue; `turn_of` is ignored."""
+        """Add a pod, to be tried when its own queue is next; `turn_of` is ignored."""
         waiting.turn_of = team = waiting.team
         if self._by_turns and _first(self._by_team.get(team, {})) is None:
             others = (self._looks.get(each, 0) for each in self._by_team if each != team)
@@ -57,7 +56,7 @@ class FairPods(ActivePods):
         return None if best is None else heapq.heappop(best)[1]
 
     def more_important(self, waiting: WaitingPod) -> WaitingPod | None:
-        """Return None: queues' turns decide."""
+        """Return None: which queue is next decides, not the importance of pods."""
         return None
 
     def worked(self, waiting: WaitingPod, looks: int) -> None:
@@ -76,8 +75,8 @@ class FairPods(ActivePods):
 
 
 def _first(heaps: dict[str, Heap]) -> Heap | None:
-    """Return the heap of the profile whose first pod is next: the highest priority, then the
-    oldest."""
+    """Return the heap of the profile whose first pod is next (the highest priority, then the
+    oldest); None if all heaps are empty."""
     best: Heap | None = None
     best_key: tuple[int, ...] | None = None
     for heap in heaps.values():

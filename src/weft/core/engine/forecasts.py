@@ -95,7 +95,7 @@ class Forecasts:
         return self.durations.left(kinds_of(pod), 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
 
     def order(self, waiting: WaitingPod, now_ns: int) -> Key:
-        """Return the pod's place in the queue."""
+        """Return the key by which the pod is sorted in the queue."""
         pod, half_ns = waiting.pod, self.left(waiting.pod, now_ns).half_ns
         created_ns = pod.gang.created_ns if pod.gang else pod.created_ns
         return self.discipline.order(waiting.key, waiting.rank, created_ns, half_ns)
@@ -103,9 +103,9 @@ class Forecasts:
     def passes(
         self, pods: Iterable[PodRequest], turns: Iterable[LineTurn], now_ns: int
     ) -> list[LineTurn]:
-        """Return the turns whose kept places these pods may use, because they are expected to end
-        before the places are free. The pods start together; the configured confidence holds for all
-        of them together."""
+        """Return those `turns` (of waiting pods that have a kept place) whose places these pods may
+        use, because they are expected to end before all of the place is free. The pods start
+        together; the configured confidence holds for all of them together."""
         if not self.on or not (turns := list(turns)):
             return []
         ends = [self.left(pod, now_ns).sure_ns for pod in pods]
@@ -116,10 +116,11 @@ class Forecasts:
     def renew(
         self, turn: LineTurn, now_ns: int, *, moved: bool, is_next: Callable[[], bool]
     ) -> None:
-        """Update the time at which the turn's place is free: earlier than predicted, or later once
-        the predicted time has passed, which counts as a slip. A prediction stands until then,
-        unless the place was `moved` to an earlier one. While other pods go first (`is_next` returns
-        False) the start is unknown: nothing is predicted, and the place is not lent."""
+        """Update the time at which the turn's kept place is expected to be free. The median may
+        become earlier; it becomes later only once it has passed. The time that holds with
+        confidence stands until it has passed, which counts as a slip, or until the place was
+        `moved` and the new place is free earlier. While other pods go first (`is_next` returns
+        False), the start is unknown: nothing is predicted, and the place is not lent."""
         if not turn.places:
             return
         kept = turn.reservation
@@ -229,8 +230,8 @@ def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> tuple[int, list[s
 
 
 def kinds_of(pod: PodRequest) -> list[str]:
-    """Name the kinds of pods that may run equally long, the most specific first, the namespace
-    last."""
+    """Name the kinds that the pod belongs to (groups of pods that may run equally long), the most
+    specific first, the namespace last."""
     named = _named(pod.workload, pod.labels or {})
     return [*named, *_kinds(pod.shape, pod.namespace, asks_of(pod.shape))]
 

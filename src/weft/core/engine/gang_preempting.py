@@ -1,8 +1,8 @@
 """Preempts pods of lower priority for a gang that fits nowhere, in one preemption for the whole
-gang. On the nodes that have the most capacity apart from such pods, all of them are removed on
-trial. If the gang then has places, each removed pod that leaves these places free is put back, the
-most important first. The other pods are evicted, and the gang's places are kept as a single pod's
-place is."""
+gang. On the nodes that would have the most capacity without such pods, all these pods are removed
+on trial. If the gang then has places, each removed pod that leaves these places free is put back,
+the most important first. The other pods are evicted, and the gang's places are kept as a single
+pod's place is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def makes_room(
     now_ns: int,
     out: list[Command],
 ) -> PreemptionPlan | None:
-    """End pods so that the gang fits, or wait for those that already leave; Return None if neither
+    """Evict pods so that the gang fits, or wait for pods that already leave; return None if neither
     helps. A plan without victims means that only places kept for other pods were in the way: the
     gang may try again."""
     preemption = engine.preemption
@@ -72,7 +72,7 @@ def _plan(
         return None
     rights, before = preempting.rights_of(engine, head.pod), engine.journal.seq
     if not (rights.going or rights.beaten or preemption.lower.priorities(rights.below)):
-        return None  # there is nobody that it could end
+        return None  # there is no pod that it could preempt
     for guarded in (False,) if head.profile.budgets_are_law else (False, True):
         found = _search(engine, head, members, rights, now_ns, guarded=guarded)
         engine.journal.back_to(before)

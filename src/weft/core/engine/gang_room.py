@@ -15,8 +15,8 @@ ANY_NUMBER = 1 << 40
 
 
 def room_for(demand: Demand, table: LedgerTable) -> Ints:
-    """Return the most such pods that each node has room for, [N], by amounts only; fit is not
-    checked."""
+    """Return how many pods of this demand each node has room for at most, [N], by amounts only; fit
+    is not checked."""
     room = _beside_gpus(demand, table.cpu_free, table.memory_free)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         room = np.minimum(room, _free_gpus_for(demand.need, table))
@@ -24,8 +24,8 @@ def room_for(demand: Demand, table: LedgerTable) -> Ints:
 
 
 def room_when_empty(demand: Demand, table: LedgerTable, *, strict: bool) -> Ints:
-    """Return the most such pods that each node would have room for if it were empty, [N]. `strict`:
-    GPU memory is not overcommitted."""
+    """Return how many pods of this demand each node would have room for at most if it were empty,
+    [N]. `strict`: GPU memory is not overcommitted."""
     room = _beside_gpus(demand, table.cpu_total, table.memory_total)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         if demand.need.whole:
@@ -58,7 +58,7 @@ def _gpus_for(need: Need, table: LedgerTable) -> Ints:
 
 
 def _shares(need: Need, table: LedgerTable, milli: Ints, memory_mib: Ints) -> Ints:
-    """Return the most such shares that each device has room for, [D]."""
+    """Return how many shares of this size each device has room for at most, [D]."""
     shares = np.full(table.devices, ANY_NUMBER, dtype=np.int64)
     if need.milli:
         shares = milli // need.milli

@@ -104,8 +104,8 @@ class GangMembers(Generic[W]):
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
 
     def lacking(self) -> dict[str, int]:
-        """Return how many more places pods of each task need, for tasks of which the gang needs
-        some."""
+        """Return how many more pods of each task need places, for tasks of which the gang needs a
+        minimum number."""
         return {task: n - self._placed[task] for task, n in self._of_each_task().items()}
 
     def decision(self, found: int = 0) -> GangDecision:
@@ -142,7 +142,7 @@ class GangMembers(Generic[W]):
         self.count(gang, -1)
 
     def count(self, gang: Gang, by: int) -> None:
-        """Count `by` more of the gang's pods that describe it like this."""
+        """Change the number of pods that describe the gang as `gang` by `by`."""
         self._tasks[gang.task] += by
         self._sizes[gang] += by
         if not self._sizes[gang]:
@@ -170,7 +170,7 @@ class Gangs(Generic[W]):
         return self._by_key.get(gang.key)
 
     def of_placed(self, uid: str) -> GangMembers[W] | None:
-        """Return the gang of this pod with a place; None if it has none."""
+        """Return the gang of a placed pod; None if the pod has no place or no gang."""
         return self._of_placed.get(uid)
 
     def waits(self, waiting: W, gang: Gang) -> GangMembers[W]:
@@ -220,8 +220,8 @@ class Gangs(Generic[W]):
                 yield members
 
     def stays(self, uid: str) -> bool:
-        """Allow another eviction of a pod whose last one failed; return False if none was requested
-        here."""
+        """Allow the pod to be evicted again after its eviction failed; return False if no eviction
+        of it was requested because of its gang."""
         members = self._of_placed.get(uid)
         if members is None or uid not in members.leaving:
             return False

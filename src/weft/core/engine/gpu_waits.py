@@ -12,7 +12,7 @@ UNKNOWN_WAIT_S = 30 * 86_400
 """Where places are compared, a pod of unknown end is taken to hold its GPU for this long."""
 MOST_CHANGED, MOST_OLD = 8, 64
 """Changed nodes are updated at once if there are more than this many; and at most this many nodes
-with outdated values are updated per question."""
+with outdated values are updated each time waits are asked for (`seconds`)."""
 
 
 class GpuWaits:

@@ -191,9 +191,8 @@ class HarvestRules:
     ) -> list[tuple[Holding, Eviction]]:
         """Take new measurements, and return the borrowers to evict, with reasons. `needs` returns
         how much memory a pod (UID) will need of its GPU before it ends, MiB, 0 if unknown: this
-        much is never idle, however little they use now. If the ledger's limits say `known_only`,
-        pods of unknown need lend nothing, unless they `ran_long`.
-        """
+        much never counts as idle, however little the pod uses now. If the ledger's limits say
+        `known_only`, pods of unknown need lend nothing, unless they `ran_long`."""
         ledger, table = self._ledger, self._ledger.table
         idle = signals.source.idle_mib
         if needs or ledger.limits.known_only:

@@ -1,6 +1,6 @@
 """Keeps a place for the pod or gang at the head of its line (a profile and a priority). A gang, or
-a pod of several GPUs, gets a turn after a while if it is among the first of its line by its
-policy's order, and has had no unsuccessful turn lately."""
+a pod of several GPUs, gets a turn (a place is kept for it) after a while if it is among the first
+of its line by its policy's order, and has had no unsuccessful turn lately."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
 
 
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
-    """Return other pods' turns whose kept places the pod may use until the places are free."""
+    """Return the turns of other pods or gangs on whose kept places `waiting` may run until all of
+    the place is free."""
     if not (engine.kept_places.lends or engine.forecasts.on):
         return []  # the discipline lets none pass
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
@@ -102,7 +103,8 @@ def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
 def _passed_by(
     engine: Engine, pods: list[PodRequest], turns: Sequence[LineTurn], now_ns: int
 ) -> list[LineTurn]:
-    """Return the turns whose kept places these pods, which start together, may use."""
+    """Return those of these turns on whose kept places the `pods`, which start together, may run
+    until all of the place is free."""
     return engine.kept_places.lent(turns, now_ns) or engine.forecasts.passes(pods, turns, now_ns)
 
 
@@ -119,8 +121,8 @@ def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
 def _may_pass_too(
     engine: Engine, passed: Sequence[LineTurn], now_ns: int, elder: WaitingPod
 ) -> bool:
-    """Return True if the pod `elder` too may use all these places until they are free, or may take
-    them."""
+    """Return True if the pod `elder`, too, may run on the kept places of all `passed` turns until
+    they are free, or may take these places."""
     passes = _passed_by(engine, _starters(engine, elder), passed, now_ns)
     may = [*engine.kept_places.open_to(elder.pod, elder.key[-1]), *passes]
     return all(turn in may for turn in passed)
@@ -167,8 +169,9 @@ def _chosen(
     turn: LineTurn,
     now_ns: int,
 ) -> list[Placement] | None:
-    """Return the place for which the least has to end, or, with known running times, the one that
-    is free first. None if there is none. A kept place stays, unless another is free much sooner."""
+    """Return the place for which running pods have to free the least or, if running times are
+    forecast, the place that is free first; None if no place would do. A place that is already kept
+    is returned again, unless another one is free much sooner."""
     forecasts, kept = engine.forecasts, turn.places
     if not forecasts.on or (kept and turn.reservation.is_hard):
         return least_to_end.find(engine, head, members, turn.nodes, now_ns)
@@ -226,8 +229,8 @@ def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) 
 
 def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """Update the turns after an event: end those that are over or whose pods no longer wait, and
-    try those that are due. A pod that had an unsuccessful turn may have another after waiting as
-    long again. Places kept for nominated pods of gangs that cannot start are given up."""
+    try those that are due. A pod whose turn was unsuccessful may have another one after its pause
+    and another wait. Places kept for nominated pods of gangs that cannot start are given up."""
     nomination_events.look_at_gangs(engine, now_ns, out)
     kept, queue = engine.kept_places, engine.queue
     over = {*kept.end_pauses(now_ns)} if kept.paused else set()

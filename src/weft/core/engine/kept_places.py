@@ -34,10 +34,10 @@ OUTCOMES = ("kept", "moved", "started", "preempts", "gone", "time", "nowhere")
 its time is over; no place would be enough."""
 OTHERS_WAIT = 5
 """Pods of one GPU or less get a turn after this many times the wait of pods of several GPUs, and
-one at a time: they seldom need it, but none may wait forever."""
+one at a time: they seldom need a kept place, but none may wait forever."""
 
 UNFIT_NS = 1_800_000_000_000
-"""A pod for which no place would do is tried again after this time, even if places are kept for
+"""A pod for which no place would do is passed over for at most this time, even if `keep_for_ns` is
 longer: rules about other pods may have changed."""
 
 
@@ -45,8 +45,8 @@ LineOf = Literal["gangs", "several", "others"]
 
 
 class QueueLine(NamedTuple):
-    """A line of waiting pods: one profile and priority; gangs, pods of several GPUs and all others
-    each have their own, so that the rules for one change nothing of the others' turns."""
+    """A line of waiting pods of one profile and priority. Gangs, pods of several GPUs and all other
+    pods have separate lines, so that settings for one line do not affect turns in another."""
 
     profile: str
     priority: int
@@ -67,9 +67,9 @@ def came(pod: PodRequest, number: int) -> tuple[int, int]:
 
 
 class LineTurn:
-    """The turn of a gang (`members`) or a pod. It is due at `due_ns`; from then until `until_ns`
-    the `places` are kept. `asks` says in words what it waits for. `reservation` is its kept place
-    as disciplines see it."""
+    """The turn of a gang (`members`) or a pod to have a place kept for it. It is due at `due_ns`;
+    from then until `until_ns` the `places` are kept. `asks` says in words what it waits for.
+    `reservation` is its kept place as disciplines see it."""
 
     __slots__ = (
         *("asks", "came", "due_ns", "line", "members", "order", "places", "reservation"),
@@ -99,8 +99,8 @@ class LineTurn:
         return list(dict.fromkeys(place.node for place in self.places))
 
     def times(self) -> tuple[int, int, int]:
-        """Return when the turn is due, when it is over, and when its place is late unless it is
-        free by then."""
+        """Return when the turn is due, when it is over, and when its place counts as late if not
+        all of it is free by then (`FAR` if unknown)."""
         whole_ns = self.reservation.due_ns
         return self.due_ns, self.until_ns, FAR if whole_ns is None else whole_ns + 1
 
@@ -139,9 +139,8 @@ def _order(turn: LineTurn) -> Key:
 
 
 class KeptPlaces:
-    """Holds turns by key, and pods passed over after an unsuccessful turn, with the time until
-    which (`paused`). `counts` are the places kept and moved so far, and those given up, by outcome.
-    """
+    """Holds turns by key, and until when pods and gangs are passed over after an unsuccessful turn
+    (`paused`). `counts` are the places kept and moved so far, and those given up, by outcome."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         discipline = DISCIPLINES[rules.discipline]
@@ -195,8 +194,9 @@ class KeptPlaces:
         return after_ns if pod.shape.gpus > 1 else OTHERS_WAIT * after_ns
 
     def pause(self, turn: LineTurn, why: str, now_ns: int) -> None:
-        """Pass the pod over for as long as a place may be kept, as its turn was unsuccessful. If
-        places kept for others are in its way, pass it over only until it may have a turn again."""
+        """Pass the pod or gang over for as long as a place may be kept, as its turn was
+        unsuccessful; for at most `UNFIT_NS` if no place would do, and for no longer than the wait
+        for a turn if places kept for other pods may be the reason."""
         until_ns, head = now_ns + self.keep_for_ns(turn), turn.waiting
         if why == "nowhere":
             until_ns = min(until_ns, now_ns + UNFIT_NS)
@@ -209,19 +209,21 @@ class KeptPlaces:
         return self.rules.keeps_for_ns(gang=turn.members is not None)
 
     def fits_nowhere(self, head: WaitingPod, now_ns: int) -> None:
-        """Pass over like pods too, until nodes change: no place would be enough even if all pods
-        ended, and none is kept for others."""
+        """Pass over pods like `head`, too, until nodes change, for at most `UNFIT_NS`: no place
+        would be enough even if all pods ended. Does nothing if places kept for other pods may be
+        the reason."""
         if not self.closed_to(head.pod, head.key[-1]):
             still = {key: until for key, until in self._unfit.items() if until > now_ns}
             keep_ns = self.rules.keeps_for_ns(gang=bool(head.pod.gang))
             self._unfit = {**still, head.group: now_ns + min(keep_ns, UNFIT_NS)}
 
     def nodes_changed(self) -> None:
-        """Let pods that found no place get turns again."""
+        """Let pods for which no place would do get turns again."""
         self._unfit.clear()
 
     def end_pauses(self, now_ns: int) -> list[str]:
-        """Drop pauses that are over; return the keys of those that may have a turn again."""
+        """Drop pauses that are over; return the keys of the pods and gangs that may have a turn
+        again."""
         over = [key for key, until_ns in self.paused.items() if until_ns <= now_ns]
         for key in over:
             del self.paused[key]
@@ -243,11 +245,12 @@ class KeptPlaces:
 
     def open_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
         """Return the turns whose places this pod may take: it has a higher priority, or came
-        earlier. A pod that is not in the queue has no number."""
+        earlier. `number` is its number in the queue, −1 if it is not queued."""
         return [turn for turn in self.kept() if goes_before(pod, number, turn)]
 
     def lent(self, turns: Iterable[LineTurn], now_ns: int) -> list[LineTurn]:
-        """Return the turns whose places are lent to pods that fit nowhere else."""
+        """Return those of these `turns` whose kept places are now lent to pods that fit nowhere
+        else."""
         if not self.lends:
             return []
         ends_ns = now_ns + self.rules.keeps_for_ns(gang=False) // 2
@@ -258,7 +261,7 @@ class KeptPlaces:
         return [turn for turn in self.kept() if turn.line.priority < priority]
 
     def closed_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
-        """Return the turns whose places are closed to this pod."""
+        """Return the turns of other pods whose kept places this pod may not take."""
         kept = (turn for turn in self.kept() if turn.key != key_of(pod))
         return [turn for turn in kept if not goes_before(pod, number, turn)]
 
@@ -299,7 +302,8 @@ class KeptPlaces:
         return True
 
     def held_on(self, node: str) -> list[Placement]:
-        """Return what is reserved on the node for kept places, except those set aside."""
+        """Return what is reserved on the node for kept places, except places released for the pod
+        being decided (`aside`)."""
         holdings = self._ledger.holdings
         there = (place for turn in self._on(node) for place in turn.places if place.node == node)
         return [holdings[place.uid].placement for place in there if place.uid in holdings]
@@ -324,8 +328,9 @@ class KeptPlaces:
                 self._ledger.reserve(replace(part, shares=(), ports=()))
 
     def hold_from(self, priority: int, own: Collection[str]) -> list[str]:
-        """Reserve again the places set aside that a later pod of this priority may not take, except
-        those of the turns with the keys `own`; return the UIDs."""
+        """Reserve again, of the places released for the pod being decided (`aside`), those that a
+        later pod of this priority may not take, except those of turns with a key in `own`; return
+        the UIDs of these holdings."""
         kept = (turn for turn in self.kept() if turn.key in self._aside and turn.key not in own)
         closed = [turn for turn in kept if turn.line.priority >= priority]
         for turn in closed:

@@ -167,7 +167,7 @@ def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> 
 
 def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
     """Return kept places that are closed to the gang. Places of nominated pods are not among them:
-    these pods run soon, and end as others do."""
+    these pods start soon, and end as running pods do."""
     closed = engine.kept_places.closed_to(head.pod, head.key[-1])
     return [place for turn in closed for place in turn.places]
 
@@ -242,8 +242,8 @@ def _largest(demand: Demand) -> Need | None:
 def _gpus(
     table: LedgerTable, demand: Demand, need: Need, held: Bools, needed: int
 ) -> tuple[Ints, Ints]:
-    """Return the device rows that a pod may have, each repeated for every pod it has room for, and
-    how much has to end on each."""
+    """Return the device rows that a pod may have, each repeated for every pod that it has room for,
+    and for each entry how much of the GPU running pods have to free, in thousandths."""
     usable = (table.device_usable != 0) & need.will_do.take(table.device_kind)
     if demand.device_accepts is not None:
         usable &= demand.device_accepts

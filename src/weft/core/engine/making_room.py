@@ -23,12 +23,13 @@ MOST_ORDERED = 3
 """For up to this many pods all orders of moves are tried; for more, only orders by size."""
 
 LOOKS_A_TRIAL = 100
-"""For each trial allowed, this many sets may be skipped because of their sums or their lost
-work."""
+"""A search ends after considering this many sets of pods for each trial allowed. Most sets are
+considered without a trial: they free too little, or lose more work than the best set so far."""
 
 
 class _Candidate(NamedTuple):
-    """Pods of one node: a bit mask of those that may leave it, and the work lost with them."""
+    """Pods of one node, their bit mask among the node's movable pods, and the work lost by moving
+    them."""
 
     node: str
     mask: int
@@ -139,7 +140,7 @@ class RoomSearch:
 
     def _candidates(self, pod: PodRequest, count: int) -> Iterator[_Candidate]:
         """Yield sets of `count` pods of one node without which the pod might fit there, except sets
-        with a smaller one that is enough."""
+        that contain a smaller set that is enough."""
         for node in self._in_the_way(pod):
             here = self._movable_on(node, pod.shape)
             fit = self._fit.get(node, ())

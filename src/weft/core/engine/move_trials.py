@@ -83,7 +83,7 @@ class MoveTrials:
         return engine.asked_of(self._assessor, profile, shape, pod)
 
     def fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
-        """Return True if the pod fits on the node once these are gone."""
+        """Return True if the pod fits on the node once the pods `uids` are gone."""
         with self.trial():
             for uid in uids:
                 self.evict(uid)

@@ -1,8 +1,7 @@
 """Finds victims of a preemption that may move, and have room elsewhere, instead of ending for good.
 A move is an eviction; the pod's controller creates it again, and it enters the queue like any pod.
-Whether it would have room is tried on the ledger, as `weft defrag` does, after the pods that the
-move is for have their places. That room is not kept for it.
-"""
+Whether it would have room is tried on the ledger, as `weft defrag` does, after the pods for which
+it is moved have their places. The room is not kept for it."""
 
 from __future__ import annotations
 
@@ -91,8 +90,9 @@ def still_has_room(engine: Engine, uid: str, why: PreemptedFor) -> bool:
 
 
 def _keep_from(engine: Engine, pod: PodRequest, chosen: Sequence[ChosenPlace]) -> list[str]:
-    """Hold, on trial, the places kept for others that will be closed to this pod when it is created
-    again, except what the `chosen` places take; return the UIDs."""
+    """Hold, on trial, the places kept for other pods that will be closed to this pod when it is
+    created again, except nominated places on the nodes of `chosen`, and the chosen pods' own;
+    return the UIDs of these holdings."""
     preemption, holdings = engine.preemption, engine.ledger.holdings
     taken = {place.placement.node for place in chosen}
     held = []

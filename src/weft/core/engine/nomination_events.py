@@ -76,8 +76,8 @@ def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
 
 
 def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
-    """Wake pods after new places are kept on these nodes: policies that go by co-residents may
-    accept others there."""
+    """Wake pods after new places are kept on these nodes: policies that decide by co-residents may
+    now accept other pods there."""
     if engine.by_residents:
         for node in nodes:
             engine.wake_for_freed(node, now_ns)
@@ -255,7 +255,8 @@ def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
 
 
 def due(engine: Engine, now_ns: int) -> None:
-    """Wake pods when evictions that were refused may be tried again, or moves searched."""
+    """Wake pods when evictions that were refused may be tried again, or when moves for them may be
+    searched."""
     if engine.preemption.due(now_ns):
         engine.preemption.moves.changed(now_ns)
         wake_others(engine, FAR, now_ns)

@@ -274,7 +274,8 @@ class Preemption:
             self._changed_on(holding.placement.node)
 
     def take_budgets(self, budgets: Iterable[Budget], removed: Iterable[str]) -> bool:
-        """Take budgets; return True if one allows more evictions than before."""
+        """Update the disruption budgets; return True if one allows more evictions than before, or
+        was removed."""
         more = False
         for name in removed:
             if (gone := self.budgets.pop(name, None)) is not None:
@@ -348,7 +349,7 @@ class Preemption:
             self.keep(each)
 
     def let_go(self, nomination: Nomination) -> Holding | None:
-        """Release what is held for the nomination; return it, None if nothing was held."""
+        """Release what is held for the nomination; return the holding, None if nothing was held."""
         uid = kept_uid(nomination.pod.uid)
         self._existing.remove(uid)
         return self._ledger.release(uid)

@@ -65,8 +65,8 @@ class OomCharge(msgspec.Struct, frozen=True, gc=False):
 
 
 class OomHistory:
-    """The record of each workload, the latest last. `owed` counts pods that are still to come
-    instead of pods that ran out of memory."""
+    """The record of each workload, the latest last. `owed` counts, by workload, the pods still to
+    come that replace pods that ran out of memory."""
 
     def __init__(self) -> None:
         self.known: dict[str, OomRecord] = {}

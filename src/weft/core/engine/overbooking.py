@@ -34,7 +34,7 @@ Excuse = Literal["", "shrunk-node", "larger-card", "undated", "long-ago"]
 
 
 class OverbookedGpu(msgspec.Struct, frozen=True, gc=False):
-    """A GPU that holds more than it has: by how much, and the UIDs of its pods.
+    """A GPU whose pods hold more than it has: by how much, and the UIDs of these pods.
 
     `split`: pods hold both the card and a MIG instance of it. `certain`: all its pods are known to
     hold what they are charged; otherwise the excess is the most that it may be.
@@ -49,15 +49,18 @@ class OverbookedGpu(msgspec.Struct, frozen=True, gc=False):
     certain: bool = True
 
     def __str__(self) -> str:
-        parts = []
+        over, parts = [], []
         if self.memory_over_mib > 0:
-            parts.append(f"{self.memory_over_mib:,} MiB")
+            over.append(f"{self.memory_over_mib:,} MiB")
         if self.milli_over > 0:
-            parts.append(f"{self.milli_over:,} thousandths of its cores")
+            over.append(f"{self.milli_over:,} thousandths of its cores")
+        if over:
+            holds = "holds" if self.certain else "may hold up to"
+            parts.append(f"{holds} {' and '.join(over)} more than it has")
         if self.split:
-            parts.append("a MIG instance of a card that is held as a whole")
-        holds = "holds" if self.certain else "may hold up to"
-        return f"GPU {self.gpu} {holds} {' and '.join(parts)} more than it has"
+            held = "is held" if self.certain else "may be held"
+            parts.append(f"{held} together with the card of which it is a MIG instance")
+        return f"GPU {self.gpu} {' and '.join(parts)}"
 
 
 class PodBinding(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +90,7 @@ class DoubleBooking(msgspec.Struct, frozen=True, gc=False):
 
 class DoubleBookedPod(NamedTuple):
     """A pod, bound `held_ns` ago, that does not fit beside the pods bound before it; `excuse` is
-    the reason why it is not evicted anyway."""
+    the reason why it is nevertheless not evicted ("": it is evicted)."""
 
     held: Holding
     why: DoubleBooking

@@ -14,7 +14,7 @@ from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Code, PodRequest, Shape
 
 ROWS = 64
-"""The number of best nodes that are considered, plus two for each waiting pod."""
+"""Only this many of the best nodes that fit are considered, plus two for each waiting pod."""
 
 
 def pending(

@@ -1,5 +1,5 @@
-"""Groups like parked pods, with the changes that they wait for and the nodes that are worth a
-try."""
+"""Groups parked pods that are alike (one profile and shape), with the changes that each group waits
+for and the nodes that are worth a try."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -13,11 +13,12 @@ from weft.model import Shape
 
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
-"""kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
+"""The first and the longest back-off: the defaults of kube-scheduler's podInitialBackoffSeconds and
+podMaxBackoffSeconds."""
 LEFT_AT_MOST = 256
-"""Empty groups that are remembered, with the changes that their pods waited for."""
+"""At most this many empty groups are remembered, with the changes that their pods waited for."""
 NOWHERE_MIB = 1 << 60
-"""More memory than any GPU has: the request accepts no kind of GPU."""
+"""Stands for the memory needed by a request that accepts no kind of GPU: more than any GPU has."""
 
 Key = tuple[int, ...]
 
@@ -42,9 +43,9 @@ W = TypeVar("W", bound=IsParked)
 
 class FreedNode(NamedTuple):
     """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
-    (thousandths) free on each of its devices, and its row in the layout of this `generation`. If it
-    is free only for some pods, `for_whom` returns True for these; `by_pod`: like pods may differ in
-    that."""
+    (thousandths) free on each of its devices, and its row in the layout of this `generation`. If
+    the capacity is free only for some pods, `for_whom` returns True for these; `by_pod`: its answer
+    may differ between pods of one group."""
 
     cells: list[int]
     devices: list[tuple[int, int]]
@@ -83,7 +84,7 @@ class Never(NamedTuple):
     rows: bytes
 
     def covers(self, freed: FreedNode) -> bool:
-        """Return True if the node is one of these."""
+        """Return True if the freed node is known never to take the shape."""
         if self.generation != freed.generation:
             return False
         return bool(self.rows[freed.row >> 3] >> (7 - (freed.row & 7)) & 1)
@@ -96,10 +97,9 @@ class ParkedGroup(Generic[K, W]):
     """Parked pods of one profile and shape, with the capacity that a node must have to be worth a
     try.
 
-    `heap` may still hold pods that left the group; `parked` counts the others. `never` are the
-    nodes that could not take the pods even if other pods left. `others` are the other demands of a
-    gang whose head is parked here.
-    """
+    `heap` may still hold pods that left the group; `parked` counts the pods that did not. `never`
+    are the nodes that could not take the pods even if other pods left. `others` are the other
+    demands of a gang whose head is parked here."""
 
     __slots__ = ("_least_mib", "demand", "heap", "key", "never", "others", "parked")
 

@@ -1,5 +1,5 @@
-"""Evicts pods of lower priority for a pod that fits nowhere, and keeps the place for it until they
-are gone.
+"""Evicts pods of lower priority for a pod that fits nowhere, and keeps the place for this pod until
+the evicted pods are gone.
 
 `core/preempt/` searches the victims; each set of victims is tried on the ledger, and undone. A
 preemption makes one record for the pod and one for each victim.
@@ -48,8 +48,8 @@ _BY_OTHERS = np.array(
     [code.is_by_others and code not in _NOBODYS_END_HELPS for code in Code], dtype=np.bool_
 )
 PODS = "pods"
-"""The number of pods as a resource of nodes: each pod takes one, so sums by resource check it
-too."""
+"""The name of the resource that limits the number of pods on a node: each pod takes one, so sums by
+resource check this limit too."""
 LOOKS_SEARCH = 4
 """Reading the columns of all nodes costs one look for this many nodes."""
 
@@ -108,8 +108,8 @@ def makes_room(
 
 
 def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> bool:
-    """Place the pod if it fits now except for places that are kept for less important pods; return
-    True if so."""
+    """Place the pod if it fits now when places kept for less important pods count as free; return
+    True if it was placed."""
     pod, profile = waiting.pod, waiting.profile
     beaten = beaten_by(engine, pod)
     if not beaten:
@@ -146,8 +146,8 @@ ANY_PRIORITY = 1 << 40
 
 
 class TakesBack:
-    """The right of a pod to evict others, with reclaim. `below`: victims have a lower priority than
-    this.
+    """The right of a pod to evict other pods if queues reclaim. `below`: victims have a lower
+    priority than this.
 
     Finds the pods that may be evicted for another pod if queues reclaim what other queues borrow
     (`queues.reclaim`).
@@ -181,8 +181,9 @@ class TakesBack:
 
 class PreemptionRights(NamedTuple):
     """Rights of a pod: it may evict pods of a priority lower than `below`, take the kept places in
-    `beaten`, and count the pods in `going` as leaving. `beside` are nominations that wait for some
-    of these: the pod may have what remains after them."""
+    `beaten`, and count the pods in `going` as leaving. `beside` are nominations of other pods that
+    wait for pods in `going`: the pod may use what remains free once the nominated pods have their
+    places."""
 
     below: int
     takes_back: TakesBack | None
@@ -213,7 +214,8 @@ class PreemptionRights(NamedTuple):
 
 def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> PreemptionRights:
     """Return the pod's rights, by priority, and by its queue if queues reclaim what others borrow.
-    `shares_room`: it may have what remains of room made for pods whose places it may not take."""
+    `shares_room`: it may use what remains of the room that is being made for pods whose kept places
+    it may not take."""
     preemption, beaten = engine.preemption, beaten_by(engine, pod)
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
     beside = [*preemption.still_waiting()] if shares_room and takes_back is None else []
@@ -383,8 +385,7 @@ class _VictimsOf:
         ]
 
     def _has_room(self, pod: PodRequest) -> bool:
-        """Return True if a pod like this one fits somewhere now, or may fit once this one is
-        gone."""
+        """Return True if a pod like `pod` fits somewhere now, or may fit once `pod` is gone."""
         rules, is_limited = pod.shape.constraints, self.engine.teams.is_limited(pod.team_queue)
         if pod.gang or rules.pods or rules.storage or is_limited or self.engine.existing.owners:
             return True
@@ -497,7 +498,7 @@ def _nominate(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Keep the node for the pod, and evict the victims."""
+    """Keep the place found for the pod, and evict the victims."""
     pod, preemption = waiting.pod, engine.preemption
     victims = tuple(uids_of(found.victims))
     over = preemption.violations_of(found.victims)

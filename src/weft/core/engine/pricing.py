@@ -2,7 +2,8 @@
 
 Rules: prices change only here, at the end of an event. So a pod's filter, score and bind use the
 same prices in every host, cached answers stay valid, and a decisions file replays. Until the first
-pod comes, prices follow the ledger, so that questions change nothing.
+pod comes, prices are recomputed with each change of the ledger, so that it makes no difference
+whether a question (such as which nodes fit) was asked before.
 
 A policy that fails to compute its prices keeps the last ones while the nodes are the same; after a
 change of nodes it scores nothing (`unpriced`). It is tried again when prices are due, or nodes
@@ -185,8 +186,8 @@ class PriceLists:
             self._turnover.gone(uid)
 
     def follow(self) -> bool:
-        """Before the first pod comes, recompute prices if the ledger changed; return True if there
-        are any."""
+        """Before the first pod comes, recompute prices if the ledger changed; return True if any
+        were recomputed."""
         ledger = self._ledger
         if self.has_begun or ledger.on_trial or self._version == ledger.version:
             return False

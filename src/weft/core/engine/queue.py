@@ -163,7 +163,7 @@ class ActivePods:
         return any(first_of(heap) is not None for heap in self._all())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
-        """Add a pod, on the turn of its own namespace or of another one (`turn_of`)."""
+        """Add a pod, to be tried on the turn of its own namespace or of another one (`turn_of`)."""
         waiting.turn_of = waiting.pod.namespace if turn_of is None else turn_of
         if self._turns is not None and not self._has_turn(waiting.turn_of):
             self._catch_up(waiting.turn_of)
@@ -238,8 +238,8 @@ class ActivePods:
         )
 
     def _catch_up(self, namespace: str) -> None:
-        """Credit a namespace that just got active pods with the least work of the others, so that
-        it does not go first for long."""
+        """Credit a namespace that just got active pods with the least work done for any other
+        active namespace, so that it does not go first for long."""
         others = {
             other
             for ranks in (self._turns or {}).values()
@@ -270,7 +270,7 @@ class ActivePods:
 
 
 def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] | None:
-    """Return the highest rank with active pods; ranks without are dropped."""
+    """Return the highest rank with active pods; ranks without active pods are dropped."""
     while ranks:
         rank = min(ranks)
         namespaces = ranks[rank]
@@ -638,7 +638,7 @@ class Queue(GatheringPods):
                 self._activate(waiting)
 
     def next_ns(self) -> int | None:
-        """Return the end of the next back-off."""
+        """Return the end of the next back-off; None if no pod backs off."""
         while self._backoff:
             ready_ns, _, waiting = self._backoff[0]
             if waiting.state == "backoff" and waiting.ready_ns == ready_ns:

@@ -23,7 +23,7 @@ _BESIDE = (
     *(Code.NO_VOLUME, Code.STORAGE_CAPACITY, Code.VOLUME_LIMIT, Code.QUEUE_LIMIT),
 )
 _BY_DEVICE = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.OUT_OF_SERVICE)
-_BEYOND = "pods hold more of a GPU's {} than there is ({:,} of {:,} {}), so it takes no others"
+_BEYOND = "pods hold more of a GPU's {} than there is ({:,} of {:,} {}), so it takes no other pods"
 
 Numbers = tuple[int, int, str]
 """(requested, the most available, unit) of a reason; unit "" for none."""
@@ -245,8 +245,8 @@ def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> s
         return ""
     have, want = sets.word_of(free), sets.word_of(best)
     if have == want:
-        return f"{TEXT[Code.LINKS_TAKEN]} ({want} within fewer NUMA nodes)"
-    return f"{TEXT[Code.LINKS_TAKEN]} (free at best {have}, could be {want})"
+        return f"{TEXT[Code.LINKS_TAKEN]} (free: {have} too, but across more NUMA nodes)"
+    return f"{TEXT[Code.LINKS_TAKEN]} (best free: {have}, best of the node: {want})"
 
 
 def _lacks_extended(table: LedgerTable, name: str, amount: int, rows: Sequence[int]) -> bool:

@@ -38,8 +38,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 class GangDecision(msgspec.Struct, frozen=True, gc=False):
     """A decision about a gang: the group's `name` (with its namespace), how many pods it needs
     (`least`), how many exist (`there`), how many have or would have places (`found`). `most` is the
-    most that an empty cluster has room for, set if that is not enough. `kept` are the nodes on
-    which a place is kept for it."""
+    most that an empty cluster has room for, set only if that is fewer than the gang needs. `kept`
+    are the nodes on which a place is kept for it."""
 
     name: str
     least: int
@@ -50,8 +50,8 @@ class GangDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveCost(msgspec.Struct, frozen=True, gc=False):
-    """The work that moved pods have to run again, and the time that the other pod has waited, both
-    in GPU seconds. The first is never larger."""
+    """The work that moved pods have to run again, and the time that the pod for which they are
+    moved has waited, both in GPU seconds. The lost work is never larger than the wait."""
 
     lost_gpu_s: float
     waited_gpu_s: float

@@ -470,8 +470,8 @@ the exact limit.)"""
 def tolerance_of(
     policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
 ) -> SlowdownTolerance | None:
-    """Return the pod's slowdown limits at this place, by its policy, or less by its SLO; None if no
-    pod is evicted for it."""
+    """Return the pod's slowdown limits at this place: the policies', or the pod's own from its SLO
+    if that is lower; None if no pod is evicted for it."""
     common = next((p.tolerance for p in policies if p.tolerance is not None), None)
     if common is None or placement is None or not placement.slowdown_limit:
         return common

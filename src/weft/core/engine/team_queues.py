@@ -516,4 +516,4 @@ def parts_by_kind(table: LedgerTable) -> list[int]:
 
 
 NO_TEAMS = TeamQueues(NO_QUEUES, Ledger())
-"""The queues of engines that count none."""
+"""The `TeamQueues` of an engine without queue settings: nothing is counted."""

@@ -43,8 +43,8 @@ class MoveLoss(NamedTuple):
 
 
 class WaitingMoves:
-    """Pods that fit nowhere, with the time since when, and the moves of the last hour. `moved` is
-    the number of pods moved so far, `lost_gpu_s` their lost work, GPU seconds."""
+    """Tracks since when pods have fitted nowhere, and the moves of the last hour. `moved` is the
+    number of pods moved so far, `lost_gpu_s` their lost work, GPU seconds."""
 
     def __init__(self, rules: MoveRules) -> None:
         self.rules, self.on = rules, rules.after_ns > 0
@@ -85,7 +85,8 @@ class WaitingMoves:
         return True
 
     def searched(self, uid: str, now_ns: int) -> None:
-        """Note that moves were searched for the pod; a failed search does not count."""
+        """Note that moves were searched for the pod; not to be called if the search failed with an
+        error."""
         self._searched[uid] = now_ns
 
     def may_move(self, uid: str, count: int, now_ns: int) -> bool:
@@ -148,7 +149,7 @@ class WaitingMoves:
 
 
 NONE_MOVED = WaitingMoves(NO_MOVES)
-"""Stands for engines that move no pods; nothing is recorded in it."""
+"""The `WaitingMoves` of engines that move no pods; nothing is recorded in it."""
 
 
 def gpu_milli(engine: Engine, placement: Placement) -> int:

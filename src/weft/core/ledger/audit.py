@@ -69,7 +69,9 @@ def _strays(ledger: Ledger) -> list[str]:
             row = int(table.device_node[device])
             gpus, begin = table.nodes[row].gpus, table.start[row]
             card, part = gpus[parent - begin].index, gpus[device - begin].index
-            faults.append(f"{table.nodes[row].name} GPU {card} is held beside its instance {part}")
+            faults.append(
+                f"{table.nodes[row].name} GPU {card} is held together with its MIG instance {part}"
+            )
     return faults
 
 

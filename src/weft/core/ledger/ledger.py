@@ -45,7 +45,7 @@ LAYOUTS = 16
 
 
 class MemoryAmount(NamedTuple):
-    """Form in which a pod requests memory of a shared GPU.
+    """How a pod's request for memory of a shared GPU is checked.
 
     With `harvest` the pod may also get memory that other pods leave idle. `expected_mib` is the
     peak of similar pods, 0 if unknown: if known, only this much must be measured free, while the
@@ -143,7 +143,8 @@ class Ledger:
             changed.update(range(self.table.count))
 
     def _lay_out_anew(self, nodes: list[Node]) -> None:
-        """Build a new table, at the cost of only the nodes that came or changed."""
+        """Build a new table, copying what is unchanged, so that only nodes that came or changed
+        cost much."""
         old, resources = self.table, set(self.table.extended)
         self.generation += 1
         self.version += 1
@@ -268,8 +269,9 @@ class Ledger:
 
     def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
         """Set the measured idle memory of each pod's shares, in MiB by UID. It replaces earlier
-        values: pods left out have none idle, nor have shares beyond a list's end. Values are
-        clipped to the share. Return the holdings that changed, in their state before."""
+        values: pods that are left out have no idle memory, nor have shares for which a list has no
+        value. Values are clipped to the share. Return the holdings that changed, in their state
+        before."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
         moved: list[tuple[Holding, tuple[int, ...]]] = []
@@ -304,8 +306,8 @@ class Ledger:
             table.changed_at[row] = self.version
 
     def hold_back(self, amounts: Mapping[tuple[str, int], int]) -> None:
-        """Set the memory of GPUs (node, index), in MiB, that is not lent in addition to the
-        reserve; it replaces earlier values."""
+        """Set how much memory of each GPU (node, index) is held back from lending, in MiB, on top
+        of the reserve; this replaces earlier values."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
         positive = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
@@ -348,7 +350,8 @@ class Ledger:
             self.table.changed_at[row] = self.version
 
     def touch(self, rows: Ints) -> None:
-        """Mark nodes whose signals changed, because policies read them."""
+        """Mark the nodes in these rows as changed: their signals changed, and policies read
+        signals."""
         if len(rows):
             self.version += 1
             self.table.changed_at[rows] = self.version

@@ -26,17 +26,19 @@ from weft.model.slowdown_limit import SlowdownLimit, percent_on
 # --- co-residents of each GPU, by number ----------------------------------------------------------
 
 KEPT = 4096
-"""Number of old sets of co-residents that are remembered, besides two for each device."""
+"""Sets of co-residents are renumbered once there are more than this many, plus two for each device.
+"""
 
 
 SMALL_PART = 4
-"""A pod is small if it requests at most one part in `SMALL_PART` of its GPU."""
+"""A pod is small if it requests at most one part in `SMALL_PART` of its GPU's memory, and of its
+cores."""
 
 
 class Resident(NamedTuple):
     """Application and class of one pod on a GPU; both "" if unknown. Set only for a
-    latency-critical pod: `bound_percent`, its SLO's slowdown limit in percent of its time alone, on
-    the grid of `percent_on` (0: none), and `small`."""
+    latency-critical pod: `bound_percent`, its SLO's slowdown limit in percent of its time alone,
+    rounded by `percent_on` (0: none), and `small`: its request is small (`is_small`)."""
 
     application: str
     job_class: str
@@ -128,7 +130,7 @@ class Residents:
         self.co_residents[device] = number
 
     def _renumber(self) -> None:
-        """Drop sets that no device has any more."""
+        """Number all sets anew, without those that no device has any more."""
         everywhere = [self.members[number] for number in self._now]
         self.members, self._number = [()], {(): 0}
         for device, co_residents in enumerate(everywhere):
@@ -191,7 +193,8 @@ processes and for growth between two samples."""
 
 
 KNOWN_ONLY_UP_TO = 2000
-"""Thousandths of a GPU: with a harvest limit up to this, only pods with a known peak may borrow."""
+"""Thousandths of a GPU's memory: with a harvest limit up to this, only pods with a known peak lend;
+with a larger limit, all pods."""
 
 OWED = -(1 << 62)
 """Smallest value of a free column: pods that others placed may overuse a resource without limit."""
@@ -239,8 +242,8 @@ class RequestLimits(NamedTuple):
     """Declared limits for reserving more than a GPU's memory, in thousandths of it.
 
     `overcommit_permille` limits all reservations, regardless of measurements. `harvest_permille`
-    limits harvesting policies, and the memory must also be measured idle. With `known_only`
-    harvesting is for pods whose peak is known from similar pods."""
+    limits harvesting policies, and the memory must also be measured idle. With `known_only`, only
+    pods whose peak is known from similar pods lend memory."""
 
     overcommit_permille: int = 1000
     harvest_permille: int = 1000
@@ -248,8 +251,8 @@ class RequestLimits(NamedTuple):
 
     @classmethod
     def declared(cls, overcommit_permille: int = 1000, harvest_permille: int = 1000) -> Self:
-        """Return the limits for the configured values; with a small harvest limit
-        (`KNOWN_ONLY_UP_TO`) only pods of known peak may borrow."""
+        """Return the limits for the configured values; with a harvest limit of at most
+        `KNOWN_ONLY_UP_TO`, only pods of known peak lend."""
         known_only = harvest_permille <= KNOWN_ONLY_UP_TO
         return cls(overcommit_permille, harvest_permille, known_only)
 
@@ -292,7 +295,7 @@ class LedgerTable:
 
     Lists hold the used amounts (`memory_used`, `milli_used`, `pods`), as they are written one
     device at a time and never scanned; also `memory_idle`, the part of `memory_used` measured as
-    unneeded, and `memory_held_back`, memory that is not lent in addition to the reserve.
+    unneeded, and `memory_held_back`, memory that is held back from lending, on top of the reserve.
 
     `residents` has the pods on each device, `extended_used` the used amount of each extended
     resource. `closed_at` is the ledger's version at which a node was last closed within this
@@ -535,8 +538,8 @@ class LedgerTable:
         return self.nodes[row].gpus[device - self.start[row]]
 
     def short_of(self, device: int) -> int:
-        """Return the MiB that the pods of a device need beyond its memory without the reserve;
-        negative: free."""
+        """Return by how many MiB the need of a device's pods exceeds its memory without the
+        reserve; negative if it is less."""
         needed = self.memory_used[device] - self.memory_idle[device]
         return needed + self.memory_held_back[device] - self.lendable(device)
 

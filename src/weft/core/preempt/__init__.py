@@ -1,8 +1,8 @@
 """Finds the pods to end so that a pod of higher priority fits: a pure search over the ledger.
 
-In: pods that may be ended (priority, start, disruption budgets), the resources of each node without
-them, and the cheapest sets on the best nodes. Out: checking by trial that the pod then fits
-(`core/engine/`), and ending pods."""
+This package knows which pods may be ended (priority, start, disruption budgets), sums up what each
+node would have free without them, and finds the cheapest sets on the best nodes. Checking by trial
+that the pod then fits, and evicting pods, is done in `core/engine/`."""
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch

@@ -303,7 +303,7 @@ def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
 
 def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
     """Return, for each node, the fewest leaving pods that hold as many GPUs as requested, [N]. The
-    search begins with the lowest."""
+    search begins with the nodes that have the lowest number."""
     if not demand.needs:
         return np.zeros(table.count, dtype=np.int64)
     held, nodes = freed.device_pods, table.device_node
@@ -321,7 +321,8 @@ def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> In
 
 
 def room_without(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
-    """Return an upper bound of how many such pods fit on each node once `freed` is free, [N]."""
+    """Return an upper bound of how many pods of this demand fit on each node once `freed` is free,
+    [N]."""
     room = np.full(table.count, _ANY_NUMBER, dtype=np.int64)
     if demand.cpu_milli:
         room = np.minimum(room, (table.cpu_free + freed.cpu) // demand.cpu_milli)

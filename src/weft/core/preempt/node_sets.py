@@ -1,5 +1,6 @@
-"""Finds the cheapest sets of one node's pods that would free enough for a demand, by sums, and
-enough of the pods that rules about other pods require to leave.
+"""Finds the cheapest sets of one node's pods whose end would free enough for a demand. Amounts are
+only summed up; and each set has as many of the pods that rules about other pods require to leave as
+these rules require.
 
 With few pods all sets are considered. With many, single pods, pairs, the holders of each GPU, and
 the set that remains after putting pods back one by one, the most important first, as kube-scheduler

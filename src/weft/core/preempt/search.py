@@ -49,10 +49,10 @@ TRIALS_OF_MOVES = 8
 nodes. Such trials take longer, and the first ones usually succeed, because only pods that fit
 somewhere else are considered."""
 SETS = 6
-"""Sets of a node that are kept for trials."""
+"""The most sets of one node that are considered for trials."""
 PUT_BACK_ON = 8
-"""Nodes on which, if none of their sets helped, all pods are removed on trial and put back one by
-one."""
+"""The most nodes on which, if none of their sets helped, all pods are removed on trial and put back
+one by one."""
 
 Fits = Callable[[int, Sequence[str]], bool]
 """Returns True if the pod fits on the node in this row once the pods with these UIDs are gone

@@ -74,7 +74,8 @@ def importance(victim: Victim) -> tuple[int, int, tuple[str, ...]]:
 
 def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) -> list[Victim]:
     """Return the victims in the order in which kube-scheduler tries to keep them: first those whose
-    end would violate a budget if all were ended, each part by falling importance."""
+    end would violate a budget if all were ended, then the others; each of both parts by falling
+    importance."""
     left = dict(allowed)
     violating, others = list[Victim](), list[Victim]()
     for victim in sorted(victims, key=importance):

@@ -135,7 +135,7 @@ def test_lost_links_are_a_reason_and_preferred_is_the_suggestion() -> None:
     assert placed(engine, asked) is None
     known = engine.assess(engine.profile_of(asked), asked)
     assert str(summarise(engine.ledger.table, known, ())) == (
-        f"0/1 GPU nodes: 1 × {TEXT[Code.LINKS_TAKEN]} (free at best NODE, could be NV4)"
+        f"0/1 GPU nodes: 1 × {TEXT[Code.LINKS_TAKEN]} (best free: NODE, best of the node: NV4)"
     )
     found = {change.axis: change for change in changes(engine, asked)}
     assert found["topology"].text == "ask for weft.dev/topology preferred instead of required"

@@ -331,5 +331,7 @@ def test_who_goes_or_is_not_seen_is_not_held_back() -> None:
 
 def test_it_is_said_in_words() -> None:
     words = {why: why_withheld_in_words(why) for why in ("alone", "in-vain", "common", "enough")}
-    assert words["alone"] == "no pod is evicted for it: it was too slow alone on its GPUs, too"
+    assert (
+        words["alone"] == "no pod is evicted for it: it was also too slow while alone on its GPUs"
+    )
     assert len(set(words.values())) == 4

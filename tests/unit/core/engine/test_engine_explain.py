@@ -80,10 +80,11 @@ def test_overbooked_nodes_have_nothing_free_not_less() -> None:
 
 
 MEMORY_BEYOND = (
-    "pods hold more of a GPU's memory than there is (17,000 of 16,384 MiB), so it takes no others"
+    "pods hold more of a GPU's memory than there is (17,000 of 16,384 MiB), so it takes no other "
+    "pods"
 )
 CORES_BEYOND = (
-    "pods hold more of a GPU's cores than there is (1,100 of 1,000 m), so it takes no others"
+    "pods hold more of a GPU's cores than there is (1,100 of 1,000 m), so it takes no other pods"
 )
 NO_MEMORY = f"{TEXT[Code.GPU_MEMORY]} (largest free 0 MiB, asked 1,000)"
 

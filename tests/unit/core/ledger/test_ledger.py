@@ -209,7 +209,7 @@ def test_audit_names_a_card_held_beside_its_instance() -> None:
     ledger = Ledger([node("a", gpus=1, mig=2)])
     ledger.adopt(placement("p", "a", 0, memory_mib=1))
     ledger.adopt(placement("q", "a", 1, memory_mib=1))
-    assert audit(ledger) == ["a GPU 0 is held beside its instance 1"]
+    assert audit(ledger) == ["a GPU 0 is held together with its MIG instance 1"]
 
 
 # --- nodes ---------------------------------------------------------------------------------------
