@@ -51,7 +51,7 @@ LOOKS_REQUEST, LOOKS_STEP, LOOKS_RULE = 160, 1_000, 10
 GPU requests, and for each rule on labels."""
 LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 300
 """Looks for each node when nodes are added or removed, for each group of like pods that an event
-wakes, and (at least) for each shape that is scored ahead."""
+checks for waking, and (at least) for each shape that is scored ahead."""
 LOOKS_BESIDE = 4
 """A rule about other pods costs one look for this many nodes."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
@@ -186,9 +186,10 @@ class Assessment:
         return twin
 
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
-        """Return these answers without the nodes that a pod's rules about other pods refuse now.
-        Pods move with every decision, so these rules are evaluated each time. `shape` is the pod's
-        shape, extended by other pods' rules about this pod."""
+        """Return these answers without the nodes that a pod's rules about other pods refuse now,
+        according to the answers `beside`. Pods move with every decision, so these rules are
+        evaluated each time. `shape` is the pod's shape, extended by other pods' rules about this
+        pod."""
         return NarrowedAssessment(self, shape, beside)
 
     def preferring(self, wishes: PodWishes) -> "Assessment":
@@ -241,8 +242,8 @@ class NarrowedAssessment(Assessment):
         raise AttributeError(name)
 
     def filled(self) -> Assessment:
-        """Return these answers with complete columns of all nodes, which stay valid after
-        changes."""
+        """Return these answers with complete columns of all nodes, which do not change with the
+        ledger."""
         known, rows = self._known, self.rows
         if rows is not None and "codes" not in self.__dict__:
             if known.version != self.version:
@@ -255,7 +256,7 @@ class NarrowedAssessment(Assessment):
         return self
 
     def copied(self) -> Assessment:
-        """Return these answers, to narrow further."""
+        """Return a copy of these answers that can be narrowed further."""
         self.filled()
         twin = super().copied()
         twin.rows = twin.left = None
@@ -276,7 +277,7 @@ class Assessor:
     same events."""
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
-        """Keep at least `keep` shapes, and more where they take little memory."""
+        """Cache the answers for up to `keep` shapes; for more if the cluster has few nodes."""
         self._ledger = ledger
         self._keep = keep
         self.observed = NOTHING_OBSERVED

@@ -294,8 +294,8 @@ class RunHistory:
         return runs
 
     def told(self) -> dict[tuple[str, str], int]:
-        """Return the number of forecasts for pods that ended by themselves, by bound ("50", "90")
-        and outcome ("kept", "exceeded")."""
+        """Return the number of forecasts for pods that ended by themselves, by bound ("50", "90"
+        for the median and the 90 % quantile) and outcome ("kept", "exceeded")."""
         found = {}
         for name, bound in (("half", "50"), ("most", "90")):
             kept = self.coverage[f"{name}-kept"]
@@ -390,8 +390,8 @@ class RunHistory:
         return [max(0, now_ns - run.since_ns) * _PERMILLE // run.said_ns for run in runs]
 
     def _is_believed(self, kinds: Sequence[str], now_ns: int) -> bool:
-        """Return True unless too many pods of its namespace ran, or run, for more than
-        `SAID_AT_MOST` times their stated duration."""
+        """Return True unless too many pods of the namespace (the last of `kinds`) ran, or run, for
+        more than `SAID_AT_MOST` times their stated duration."""
         while self._late_at and self._late_at[0][0] < now_ns:
             at_ns, uid = heapq.heappop(self._late_at)
             run = self._running.get(uid)

@@ -88,7 +88,8 @@ _LEARNING = "learning what pods use"
 
 
 class Engine:
-    """Decides for its profiles on one ledger.
+    """Makes the scheduling decisions of one or several profiles, and keeps the ledger of what pods
+    hold.
 
     A pod's schedulerName selects one of `profiles` (see `profile_of` for other names). `seed` is
     for policies that choose at random; `keep_top` is how many of the best nodes each record lists;
@@ -260,7 +261,7 @@ class Engine:
             if self.teams.count:
                 self.teams.nodes_changed(changed)
             self.assessor.looked += LOOKS_LAID_OUT * self.ledger.table.count
-            if event.nodes or self.existing.are_counted:  # a domain less is another minimum
+            if event.nodes or self.existing.are_counted:  # fewer domains: another minimum
                 self.queue.wake_all(now_ns)
             if self.preemption.nominations or self.preemption.moves.since:
                 nomination_events.nodes_changed(self, event.removed, now_ns, out)
@@ -407,7 +408,8 @@ class Engine:
         out.append(Evict(holding.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
-        """Return the slowdown that the pod tolerates, by its profile or else the first one."""
+        """Return the slowdown that the pod tolerates, by its profile, or by the first profile if
+        this engine did not place it."""
         placed, holding = self.placed.get(uid), self.ledger.holdings.get(uid)
         profile = placed.profile if placed else self._default
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)

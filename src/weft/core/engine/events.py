@@ -183,7 +183,7 @@ class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A new snapshot of the GPUs' signals. One older than the last is ignored."""
+    """A new snapshot of the GPUs' signals. A snapshot older than the last one is ignored."""
 
     signals: SignalsSnapshot
 
@@ -307,7 +307,7 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
     """Evict the pod that holds `placement`, as its disruption budgets allow.
 
     Report `NotEvicted` if they do not allow it. A preempted pod (see `Record.preempted`) is evicted
-    even beyond its budgets, unless its profile forbids that: the choice of victims has already
+    even beyond its budgets, unless `PreemptedFor.law` is set: the choice of victims has already
     spared pods with exhausted budgets where possible."""
 
     placement: Placement

@@ -67,7 +67,7 @@ def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, i
 
 
 class _Leaving(NamedTuple):
-    """The pod for which another is evicted, and the time of the request."""
+    """The slow pod for which another pod is evicted, and the time of the request."""
 
     slow_pod: str
     asked_ns: int

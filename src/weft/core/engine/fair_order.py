@@ -64,7 +64,8 @@ class FairPods(ActivePods):
         self._looks[waiting.turn_of] = self._looks.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Start or stop moving queues behind others by the work done for them."""
+        """Start or stop moving a queue behind the other queues once more work was done for its
+        pods."""
         self._by_turns = by_turns
         if not by_turns:
             self._looks.clear()

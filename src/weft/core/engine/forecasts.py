@@ -49,8 +49,8 @@ class ExpectedStart(NamedTuple):
 
 
 class Forecasts:
-    """Predicts running times of pods, by the queue's settings; `on` if the queue's discipline uses
-    them."""
+    """Predicts running times of pods, by the queue's settings; `on` is True if the queue's
+    discipline uses running times."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         self.discipline = DISCIPLINES[rules.discipline]

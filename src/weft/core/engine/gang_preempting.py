@@ -84,8 +84,8 @@ def _plan(
 def _changes_something(
     engine: Engine, found: GangPlaces, victims: Sequence[Victim], rights: PreemptionRights
 ) -> bool:
-    """Return False if no pod has to end, to leave or to give up a kept place there: the gang's own
-    search has just failed there, and would fail again."""
+    """Return False if no pod on the nodes of `found` has to be evicted, is leaving, or has to give
+    up a kept place: the gang's own search has just failed there, and would fail again."""
     nodes = {place.placement.node for place in found.chosen}
     beaten = any(each.node in nodes for each in rights.beaten)
     going = [uid for uid in rights.going if uid in engine.preemption.going]
@@ -101,7 +101,8 @@ def _search(
     *,
     guarded: bool,
 ) -> tuple[GangPlaces, list[Victim]] | None:
-    """Find places for the gang, and the pods to evict for them; None if there are none."""
+    """Find places for the gang, and the pods to evict for them; None if there are none. `guarded`:
+    pods whose disruption budget allows no eviction may be evicted, too."""
     table, going = engine.ledger.table, rights.going
     regions = _regions(engine, head, members, rights.below, guarded=guarded)
     for rows, inside in islice(regions, gang_search.most_tries(members)):
@@ -147,7 +148,7 @@ def _regions(
         here = room if inside is None else np.where(inside, room, 0)
         rows = np.flatnonzero(here > 0)
         rows = rows[np.argsort(held[rows] / here[rows], kind="stable")]
-        rows = rows[np.cumsum(held[rows] > 0) <= MOST_NODES]  # others lose nobody
+        rows = rows[np.cumsum(held[rows] > 0) <= MOST_NODES]  # other nodes lose no pod
         enough = int(np.searchsorted(np.cumsum(here[rows]), needed)) + 1
         while len(rows):
             yield rows[:enough], inside

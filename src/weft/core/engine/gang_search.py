@@ -62,8 +62,8 @@ class GangPlaces(NamedTuple):
 def find_places(
     engine: Engine, members: GangMembers[WaitingPod], now_ns: int, gone: Sequence[str] = ()
 ) -> GangPlaces:
-    """Find places for as many of the waiting pods as possible, none if too few; pods in `gone`
-    count as gone."""
+    """Find places for as many of the waiting pods as possible, none if these are too few for the
+    gang; pods in `gone` count as gone."""
     waiting = _to_place(members)
     for each in waiting:
         each.tries = max(each.tries, members.tries)
@@ -356,8 +356,8 @@ def decide(
     now_ns: int,
     out: list[Command],
 ) -> Record | None:
-    """Place as many pods of the gang as it needs, or none; `head` waits for all of them. Return
-    None if they have places, else the decision."""
+    """Place at least as many pods of the gang as it needs, or none; `head` waits for all of them.
+    Return None if they have places now, else the record of the decision."""
     before, preemption = engine.journal.seq, engine.preemption
     own = preemption.of_pods(members.waiting) if preemption.nominations else ()
     for kept in own:
@@ -498,7 +498,7 @@ def _most_in_one(room: Ints, table: LedgerTable, key: str) -> int:
 
 def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """Evict running pods of gangs that cannot get enough places: they make no progress, and hold
-    capacity that others wait for."""
+    capacity for which other pods wait."""
     for members in engine.queue.gangs.broken(now_ns):
         decision = members.decision()
         for uid in list(members.placed):

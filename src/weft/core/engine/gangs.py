@@ -23,7 +23,7 @@ running ones are evicted (KAI's staleness grace period is as long)."""
 
 
 class WaitsInQueue(Protocol):
-    """A pod in the queue, as needed here."""
+    """A pod in the queue: the attributes that this module uses."""
 
     pod: PodRequest
 

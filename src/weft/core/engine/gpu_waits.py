@@ -36,7 +36,7 @@ class GpuWaits:
         return np.where(self._ends == 0, 0, waits)
 
     def keep_up(self, now_ns: int, most: int = MOST_CHANGED) -> None:
-        """Update the changed nodes, if there are more than `most`."""
+        """Update the values of changed nodes, if these are more than `most`."""
         if len(self._changed) <= most and self._generation == self._ledger.generation:
             return
         self._follow_layout()

@@ -56,7 +56,7 @@ class Harvest(msgspec.Struct, frozen=True, gc=False):
 
 
 class GrownPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod that needs more of the GPU than at the last poll."""
+    """A pod that needs more of the GPU's memory than at the last poll."""
 
     uid: str
     before_mib: int

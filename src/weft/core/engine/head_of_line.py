@@ -95,7 +95,7 @@ def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
     """Return the turns of other pods or gangs on whose kept places `waiting` may run until all of
     the place is free."""
     if not (engine.kept_places.lends or engine.forecasts.on):
-        return []  # the discipline lets none pass
+        return []  # the discipline lets no pod backfill
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
     return _passed_by(engine, _starters(engine, waiting), closed, now_ns)
 
@@ -109,8 +109,8 @@ def _passed_by(
 
 
 def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
-    """Return the pods that start together with `waiting`: its pod alone, or all waiting pods of its
-    gang."""
+    """Return the pods that start together with `waiting`: this pod alone or, for the head of a
+    gang, all waiting pods of the gang."""
     gang = waiting.pod.gang
     members = engine.queue.gangs.of(gang) if gang else None
     if members is None or members.head is not waiting:

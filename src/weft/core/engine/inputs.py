@@ -74,7 +74,8 @@ def leave_out(engine: Engine, event: Event) -> None:
 def bindings_read(
     engine: Engine, event: events.BindingsRead, now_ns: int, out: list[Command]
 ) -> None:
-    """Evict the pod that was bound last on an overbooked node, by the event's bindings."""
+    """Evict the first pod, in order of binding, that does not fit on an overbooked node, or report
+    why it is not evicted."""
     late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
     if late is None:
         return

@@ -1,4 +1,4 @@
-"""Finds the place for a waiting gang or pod that needs the least running work to end.
+"""Finds the place for a waiting gang or pod for which the least running work has to end.
 
 On each node the cheapest GPUs come first: a free GPU costs nothing, any other GPU what is held of
 it, in thousandths; lacking CPU and memory cost their part of the node. The cheapest room for as
@@ -38,8 +38,8 @@ MOST_ROOM = 512
 class _Wanted(NamedTuple):
     """A request for room for `pods` pods.
 
-    At least the `most` cheapest entries are returned (None: all). `waits_s`: the wait for each
-    GPU, [D]."""
+    `most`: at least this many of the cheapest entries are returned (None: all). `waits_s`: the wait
+    for each GPU, [D]."""
 
     pods: int
     most: int | None
@@ -67,7 +67,7 @@ def find(
     waits_s: Ints | None = None,
 ) -> list[Placement] | None:
     """Find places for as many of the gang's pods as it needs, or for the pod: on these nodes if
-    given and possible, else anywhere. None if there would be none even if everything ended. If
+    given and possible, else anywhere. None if there would be none even if all pods ended. If
     `waits_s` (the wait for each GPU, [D]) is given, whole GPUs that are free first are preferred,
     and among these the ones where the least has to end."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
@@ -173,7 +173,7 @@ def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
 
 
 def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:
-    """Return a mask of GPUs that do not become free, [D]."""
+    """Return a mask of the GPUs in these places, which do not become free, [D]."""
     held: Bools = np.zeros(table.devices, dtype=np.bool_)
     for place in places:
         if (row := table.row_of.get(place.node)) is not None:
@@ -321,8 +321,8 @@ def _regions(
 def _wider(
     engine: Engine, beside: Ints, ordered: Ints, needed: int, stays: set[str]
 ) -> Iterator[tuple[Ints, list[str]]]:
-    """Yield the first of the `ordered` rows, twice as many each time, with the rows `beside`, and
-    all pods there, to be ignored."""
+    """Yield rows to search (the rows `beside` and the first of the `ordered` rows, twice as many
+    each time), and the pods to ignore there: all."""
     for turn in range(ROUNDS):
         count = min(len(ordered), needed << turn)
         rows = np.union1d(beside, ordered[:count])

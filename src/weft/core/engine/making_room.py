@@ -166,8 +166,8 @@ class RoomSearch:
     def _helped(
         self, pod: PodRequest, bases: Sequence[tuple[str, ...]], count: int
     ) -> Iterator[tuple[str, ...]]:
-        """Extend sets of fewer pods by pods that make room for those of them that found no
-        place."""
+        """Yield the `bases`, extended to `count` pods by pods that make room for those pods of the
+        set that would find no place."""
         seen: set[frozenset[str]] = set()
         for base in bases:
             for helpers in self._helping((pod.uid, *base), base, count - len(base)):
@@ -220,8 +220,8 @@ class RoomSearch:
         return [node.name for node, code in nodes if code == 0 or Code(code).is_by_others]
 
     def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
-        """Return the pods that may leave the node for a pod of shape `wanted`, except those that
-        request as much."""
+        """Return the pods that may leave the node for a pod of shape `wanted`, except pods that
+        request at least as much."""
         return [
             holding
             for holding in self._held_on(node)

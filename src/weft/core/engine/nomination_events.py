@@ -179,8 +179,8 @@ def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
 
 
 def _free_without(engine: Engine, kept: Sequence[Nomination], row: int) -> FreedNode:
-    """Return the node of this row as if nothing were kept there for these nominations. Nothing is
-    held for a pod that is being decided."""
+    """Return the node of this row as if nothing were kept there for these nominations. A nomination
+    for which nothing is held at the moment, as its pod is being decided, is left out."""
     held = [each for each in kept if kept_uid(each.pod.uid) in engine.ledger.holdings]
     for each in held:
         engine.preemption.let_go(each)
@@ -225,8 +225,8 @@ def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Comma
 
 
 def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Command]) -> None:
-    """Handle a failed eviction: pods that waited for it search again. A pod of a gang that runs
-    only in part is evicted again later."""
+    """Handle a failed eviction: pods that waited for the victim to leave search again. A pod of a
+    gang that runs only in part is evicted again later."""
     if engine.queue.gangs.stays(event.uid):
         out.append(Wake(now_ns + REFUSED_NS))
     if event.uid not in engine.preemption.going:

@@ -329,8 +329,8 @@ class Preemption:
         return (each for each in list(self.nominations.values()) if each.node == node)
 
     def leaving_on(self, nodes: Collection[str]) -> list[str]:
-        """Return the pods leaving for any place kept on these nodes. Capacity that one nomination
-        holds in excess until then becomes available to the others."""
+        """Return the pods leaving for any place kept on these nodes. Until they are gone, one
+        nomination may hold capacity that another one needs."""
         kept = (each for each in self.nominations.values() if each.node in nodes)
         return sorted({uid for each in kept for uid in each.leaving})
 
@@ -356,7 +356,8 @@ class Preemption:
 
 
 def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
-    """Return the part of the place that is free, under this UID; None if nothing is free."""
+    """Return the part of the place that is free, as a placement under this UID; None if nothing is
+    free."""
     table = ledger.table
     row = table.row_of.get(place.node)
     if row is None:

@@ -51,7 +51,8 @@ PODS = "pods"
 """The name of the resource that limits the number of pods on a node: each pod takes one, so sums by
 resource check this limit too."""
 LOOKS_SEARCH = 4
-"""Reading the columns of all nodes costs one look for this many nodes."""
+"""Work of a search, counted in looks (`assessment.py`): reading the columns of all nodes costs one
+look for this many nodes."""
 
 
 class RoomFound(NamedTuple):
@@ -433,8 +434,8 @@ def _search_of(
 def _rules_on_leaving(
     engine: Engine, waiting: WaitingPod, rights: PreemptionRights
 ) -> list[PodsToLeave]:
-    """Return which pods have to leave because of the pod's rules about other pods, and their rules
-    about it."""
+    """Return which pods have to leave because of the pod's rules about other pods, or these pods'
+    rules about it."""
     existing, table, pod = engine.existing, engine.ledger.table, waiting.pod
     shape = engine.shape_of(waiting.profile, pod)
     if shape.constraints.judged_elsewhere or shape.constraints.unsupported:

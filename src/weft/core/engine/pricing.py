@@ -29,11 +29,12 @@ PODS_PER_LOOK = 10
 pods."""
 PRICING = "making prices"
 MOST_KNOWN = 100_000
-"""The most arriving pods that are remembered; the end of a pod that only fitted nowhere is never
+"""At most this many arrived pods are remembered: the end of a pod that never had a place is not
 reported."""
 
 FEW_PODS = 200
-"""Until this many pods have come, all capacity is taken to be reused."""
+"""Until this many pods have come, all held capacity counts as freed by earlier pods
+(`Turnover`)."""
 
 
 class Turnover:

@@ -430,7 +430,7 @@ class Queue(GatheringPods):
         self._active.worked(waiting, looks)
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Start or stop taking turns."""
+        """Start or stop trying pods by the turns of namespaces (or of teams' queues)."""
         self._active.take_turns(by_turns=by_turns)
 
     def defers(self, waiting: WaitingPod, shape: Shape, to: Whom = None) -> bool:
@@ -550,9 +550,8 @@ class Queue(GatheringPods):
     def wake_for_freed(self, freed: FreedNode, now_ns: int) -> None:
         """Wake the first pod of each group that could fit a node on which capacity was freed. A pod
         that may borrow is woken by any freed capacity, mostly in vain, so its back-off goes on,
-        unless the pod would fit without borrowing, or teams' queues take turns, in which case it
-        would lose its turn to another queue.
-        """
+        unless the pod would fit without borrowing, or teams' queues take turns: another queue would
+        otherwise go first meanwhile."""
         self._wake_faulty(now_ns)
         at_once = fits_without_harvest if self._teams is None else self._at_once
         for woken in list(self._woken.values()):
@@ -679,7 +678,7 @@ class Queue(GatheringPods):
                 self._hold(waiting, now_ns)
 
     def _end_turn(self, waiting: WaitingPod) -> None:
-        """Note that a woken pod was tried or left."""
+        """Note that a woken pod was tried or left the queue."""
         if waiting.woken and self._woken.get(waiting.group) is waiting:
             del self._woken[waiting.group]
 

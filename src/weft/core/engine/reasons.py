@@ -234,8 +234,8 @@ def _overbooked_words(code: Code, query: Query) -> list[str]:
 
 
 def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
-    """Return the links of the best connected set of free GPUs there, and of the best set that the
-    node has."""
+    """Return the text about links: those of the best connected set of free GPUs on any of these
+    nodes, and of the best set of that node; "" if unknown."""
     if known.connected is None or known.connectable is None or not len(rows):
         return ""
     row = max(rows, key=lambda row: int(known.connected[row]) if known.connected is not None else 0)

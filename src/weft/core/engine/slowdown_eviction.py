@@ -53,7 +53,7 @@ WINDOWS = 3
 """The number of last windows that are considered."""
 QUIET_NS = 300 * 1_000_000_000
 """The least time between two evictions from a GPU, and the time for which pods must be slow
-together."""
+together before one of them is evicted."""
 NEW_LEADER_NS = 300 * 1_000_000_000
 """For this long a new leader evicts no pod for slowness: the previous leader may have requested an
 eviction just before it stopped, which leaves no trace."""
@@ -157,8 +157,8 @@ class SlowdownEviction:
         self._leads_ns = now_ns
 
     def note_inherited(self, placed: Container[str], now_ns: int) -> None:
-        """Record whether this process took over pods that another process `placed`: pods that are
-        not in `placed`."""
+        """Record whether this process took over pods from another process: bound pods that are not
+        among those that this process `placed`."""
         if not self._inherited and self._leads_newly(now_ns):
             self._inherited = any(
                 holding.state == "committed" and holding.placement.shares and uid not in placed
@@ -434,9 +434,9 @@ class SlowdownEviction:
         )
 
     def _speeds(self, uids: Sequence[str], now_ns: int) -> dict[str, float] | None:
-        """Return each pod's speed (1: as alone) at its last sample; None if one is unknown or
-        latency-critical, or the pod is alone. Not every pod has a sample at each poll, as slow
-        counters take longer."""
+        """Return each pod's speed (1: as alone) at its last sample; None if the speed of a pod is
+        unknown, a pod is latency-critical, or there is only one pod. Not every pod has a sample at
+        each poll, as slow counters take longer."""
         speeds = {}
         for uid in uids if len(uids) > 1 else ():
             holding, account = self._ledger.holdings[uid], self._seen.get(uid)

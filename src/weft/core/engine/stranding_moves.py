@@ -1,8 +1,8 @@
-"""Finds pods to move so that fewer GPUs are stranded, greedily: each time the move that reduces
-stranded GPUs the most. The gain of a move is estimated from its two nodes (the old one without the
-pod, the new one with it), so that few moves are tried. A pod is moved at most once. The moves are
-tried one after the other on the ledger, which is restored afterwards.
-"""
+"""Finds pods to move so that less GPU is stranded (free, but of no use to usual pods), greedily:
+each time the move that reduces stranded GPUs the most. The gain of a move is estimated from its two
+nodes (the old one without the pod, the new one with it), so that few moves are tried. A pod is
+moved at most once. The moves are tried one after the other on the ledger, which is restored
+afterwards."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

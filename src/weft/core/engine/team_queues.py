@@ -217,7 +217,7 @@ class TeamQueues:
             del self._uses[name]
 
     def charge(self, uid: str, queue: str, holding: Holding) -> None:
-        """Count a holding for this queue, replacing its earlier charge; for no queue if it is
+        """Count a holding for this queue, replacing its earlier charge; for no queue if `queue` is
         ""."""
         if queue:
             self._names[uid] = queue

@@ -1,15 +1,15 @@
 """Decides when movable pods are moved for a pod of several GPUs that fits nowhere and waits.
 
-    fits nowhere ──`after_ns`──▶ SEARCHED (`preempting.py`) ──▶ its place is kept, the others go
+    fits nowhere ──`after_ns`──▶ SEARCHED (`preempting.py`) ──▶ its place is kept, others are moved
          ▲                           │ nothing found, too costly, or enough moved this hour
          └──── looked at again ◀─────┘
 
 A move is a preemption: the pod is evicted, its controller creates it again, and there is room for
 it elsewhere. No pod is moved for a less important one. The cost is the GPU time that the moved pods
-have to run again. It must not exceed the GPU time for which the other pod has waited, so that moves
-never cost more than waiting did. No pod is moved for pods of one GPU or less: they soon find room,
-and would take what larger pods wait for. Nothing is stored: a new process starts counting again.
-"""
+have to run again. It must not exceed the GPU time for which the waiting pod has waited, so that
+moves never cost more than waiting did. No pod is moved for pods of one GPU or less: they soon find
+room, and would take what larger pods wait for. Nothing is stored: a new process starts counting
+again."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ class Ledger:
             changed.update(range(self.table.count))
 
     def _lay_out_anew(self, nodes: list[Node]) -> None:
-        """Build a new table, copying what is unchanged, so that only nodes that came or changed
-        cost much."""
+        """Build a new table from the old one: only rows of nodes that came or changed are
+        computed."""
         old, resources = self.table, set(self.table.extended)
         self.generation += 1
         self.version += 1
@@ -269,8 +269,8 @@ class Ledger:
 
     def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
         """Set the measured idle memory of each pod's shares, in MiB by UID. It replaces earlier
-        values: pods that are left out have no idle memory, nor have shares for which a list has no
-        value. Values are clipped to the share. Return the holdings that changed, in their state
+        values: pods that are left out have no idle memory, and neither have shares beyond the end
+        of a list. Values are clipped to the share. Return the holdings that changed, in their state
         before."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
@@ -334,7 +334,7 @@ class Ledger:
         return rows
 
     def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
-        """Store the pods' idle memory, and derive the columns of each node once."""
+        """Store the pods' idle memory, and recompute the columns of each node once."""
         devices: dict[int, set[int]] = {}
         for holding, idle_mib in moved:
             uid, name = holding.placement.uid, holding.placement.node
@@ -357,7 +357,7 @@ class Ledger:
             self.table.changed_at[rows] = self.version
 
     def fits(self, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-        """Return True if the placement keeps every invariant now. Negative amounts never do."""
+        """Return True if the placement keeps every invariant now; never with negative amounts."""
         return fits(self.table, placement, asks)
 
     def occupants(self, node: str, gpu: int) -> list[str]:
@@ -526,7 +526,7 @@ def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
 
 
 def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-    """Return True if the placement keeps every invariant now. Negative amounts never do."""
+    """Return True if the placement keeps every invariant now; never with negative amounts."""
     row = table.row_of.get(placement.node)
     if row is None or not table.schedulable[row]:
         return False

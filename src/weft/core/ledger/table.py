@@ -92,7 +92,7 @@ class Residents:
 
     @property
     def numbers(self) -> list[int]:
-        """Set number of each device, as a list."""
+        """The number of each device's set of co-residents, as a list."""
         return self._now
 
     def moved(self, numbers: list[int]) -> "Residents":
@@ -104,7 +104,7 @@ class Residents:
         return moved
 
     def on(self, device: int) -> CoResidents:
-        """Return the residents of the device."""
+        """Return the set of pods on the device."""
         return self.members[self._now[device]]
 
     def change(self, device: int, resident: Resident, sign: int) -> None:
@@ -289,9 +289,9 @@ class LedgerTable:
 
     `device_memory_harvest` is the memory that a harvesting policy may give to a pod: within the
     declared limit of requests, and within the idle memory less the reserve; free memory on a device
-    without a pod. A pod whose peak is known must fit its request in `device_unpromised` (left of
-    the limit) and its peak in `device_unneeded` (measured free; −1 unless `measured` marks the
-    device).
+    without a pod. A pod whose peak is known must fit its request in `device_unpromised` (what is
+    left of the limit) and its peak in `device_unneeded` (measured free; −1 unless `measured` marks
+    the device).
 
     Lists hold the used amounts (`memory_used`, `milli_used`, `pods`), as they are written one
     device at a time and never scanned; also `memory_idle`, the part of `memory_used` measured as
@@ -539,7 +539,7 @@ class LedgerTable:
 
     def short_of(self, device: int) -> int:
         """Return by how many MiB the need of a device's pods exceeds its memory without the
-        reserve; negative if it is less."""
+        reserve; negative if they need less."""
         needed = self.memory_used[device] - self.memory_idle[device]
         return needed + self.memory_held_back[device] - self.lendable(device)
 

@@ -1,4 +1,5 @@
-"""Finds the pods to end so that a pod of higher priority fits: a pure search over the ledger.
+"""Finds the pods to end (evict) so that a pod of higher priority fits: a pure search over the
+ledger.
 
 This package knows which pods may be ended (priority, start, disruption budgets), sums up what each
 node would have free without them, and finds the cheapest sets on the best nodes. Checking by trial

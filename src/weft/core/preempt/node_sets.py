@@ -1,6 +1,5 @@
-"""Finds the cheapest sets of one node's pods whose end would free enough for a demand. Amounts are
-only summed up; and each set has as many of the pods that rules about other pods require to leave as
-these rules require.
+"""Finds the cheapest sets of one node's pods whose end would free enough for a demand. Only sums of
+amounts are compared. If rules about other pods require pods to leave, each set has enough of those.
 
 With few pods all sets are considered. With many, single pods, pairs, the holders of each GPU, and
 the set that remains after putting pods back one by one, the most important first, as kube-scheduler
@@ -185,7 +184,7 @@ class NodeSets:
         return left
 
     def _enough(self, members: Amounts) -> Bools:
-        """Return a mask of sets that free as much as the demand lacks."""
+        """Return a mask of sets that free as much as the demand lacks, and satisfy the rules."""
         table, row, demand = self._table, self._row, self._demand
         goes = np.concatenate((members, np.ones((len(members), 1))), axis=1)
         enough = np.ones(len(members), dtype=np.bool_)

@@ -1,5 +1,5 @@
-"""Finds the pods to end so that a pod of higher priority fits: the node, and the cheapest set
-there.
+"""Finds the pods to end (evict) so that a pod of higher priority fits: the node, and the cheapest
+set there.
 
   nodes that may have room     ──▶ the cheapest sets ──▶ tried, the
   without their lower pods         of each (sums)        cheapest first
@@ -55,14 +55,13 @@ PUT_BACK_ON = 8
 one by one."""
 
 Fits = Callable[[int, Sequence[str]], bool]
-"""Returns True if the pod fits on the node in this row once the pods with these UIDs are gone
-too."""
+"""Returns True if the pod fits on the node in this row once the pods with these UIDs are gone."""
 VictimsOn = Callable[[str], Sequence[Victim]]
-"""Returns the pods of a node that may be ended for this pod."""
+"""Returns the pods of a node that may be ended for the waiting pod."""
 
 
 class FoundVictims(NamedTuple):
-    """Row of the node, and its victims; none if the pods that leave anyway free enough."""
+    """Row of the node, and its victims; no victims if the pods that leave anyway free enough."""
 
     row: int
     victims: tuple[Victim, ...]

@@ -1,4 +1,4 @@
-"""Pods that may be ended for another pod, and the cost of ending them.
+"""Pods that may be ended (evicted) for another pod, and the cost of ending them.
 
 Costs are compared as by kube-scheduler: fewest violated disruption budgets, lowest highest
 priority, smallest sum of priorities, fewest pods, latest start of the most important pod."""
