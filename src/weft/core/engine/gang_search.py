@@ -294,7 +294,7 @@ def within(known: Assessment, inside: Bools) -> Assessment:
 
 
 def _elsewhere(row: int) -> str:
-    return "the pod's group has places in another topology domain"
+    return "the node is outside the topology domain of the pod's group"
 
 
 def in_domain(

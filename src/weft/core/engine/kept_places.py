@@ -69,7 +69,7 @@ def came(pod: PodRequest, number: int) -> tuple[int, int]:
 class LineTurn:
     """The turn of a gang (`members`) or a pod to have a place kept for it. It is due at `due_ns`;
     from then until `until_ns` the `places` are kept. `asks` says in words what it waits for.
-    `reservation` is its kept place as disciplines see it."""
+    `reservation` is its kept place as queue disciplines see it."""
 
     __slots__ = (
         *("asks", "came", "due_ns", "line", "members", "order", "places", "reservation"),

@@ -133,7 +133,7 @@ def part_of_card(gpu: Gpu, gpus: dict[int, Gpu]) -> int:
 
 
 class KeptPlace(Protocol):
-    """A place that is kept for a pod (`nominations.py`), as needed here."""
+    """A place that is kept for a pod (`nominations.py`): the attributes that this module uses."""
 
     pod: PodRequest
     place: Placement
