@@ -130,7 +130,7 @@ PENDING = {
     ),
     "a label that spread needs": Waiting(
         {MEMORY: 1_000},
-        ("node has no label zone, by which the pod is to be spread",),
+        ("node has no label zone, which the pod's topology spread needs",),
         "",
         spec={
             "topologySpreadConstraints": [

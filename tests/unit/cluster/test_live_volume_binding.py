@@ -372,7 +372,7 @@ async def test_disks_written_in_pods_keep_each_other_off_unless_all_only_read() 
         await until(lambda: told.on("r1") and told.on("r2"))
         told.add("pods", disk("w", only_reads=False))
         await until(lambda: "w" in told.reasons)
-        assert "a pod there has gcePersistentDisk disk" in told.reasons["w"]
+        assert "a pod there uses gcePersistentDisk disk" in told.reasons["w"]
         for name in ("r1", "r2"):
             told.server.remove("pods", name, "d")
         await until(lambda: told.on("w"))

@@ -1,4 +1,4 @@
-"""Counts by node, as columns of a table and by topology domain."""
+"""Pod counts by node, also as columns of a `LedgerTable` and as sums by topology domain."""
 
 from collections.abc import Mapping
 
@@ -84,9 +84,9 @@ class CountByNode:
     )
 
     def __init__(self, asked: int = 0) -> None:
-        """Create an empty count. `asked` is the number of the last question about it. `ended` is
-        True once it is no longer updated. Columns, rows and sums belong to one `layout` of nodes,
-        and are updated while that stays."""
+        """Create an empty count. `asked` is the sequence number of its last use. `ended` is True
+        once the count is no longer updated. Columns, rows and sums belong to one `layout` of nodes,
+        and are recomputed for another."""
         self.asked, self.ended = asked, False
         self.layout = object()
         self.by_node: dict[str, int] = {}
@@ -145,13 +145,14 @@ class CountByNode:
         return found
 
     def rows(self, table: LedgerTable) -> Mapping[int, int]:
-        """Return the counts of nodes that have any, by row; the mapping changes as pods come and
-        go."""
+        """Return the counts of the nodes with a count above 0, by row; the mapping changes as pods
+        come and go."""
         self._lay_out(table)
         return self._of_row
 
     def anywhere(self, table: LedgerTable) -> Bools:
-        """Return a mask of the table's nodes with any, [N]; it changes as pods come and go."""
+        """Return a mask of the table's nodes with a count above 0, [N]; the mask changes as pods
+        come and go."""
         self._lay_out(table)
         if self._anywhere is None:
             self._anywhere = np.zeros(table.count, dtype=np.bool_)

@@ -43,8 +43,8 @@ def pods_to_leave(
 ) -> list[PodsToLeave]:
     """Return the demand of each rule of a pod with these constraints, and of other pods' terms that
     keep it `off`. `by_domain`: pods of several nodes may leave at once, as for gangs. Rules that
-    are satisfied are left out, and so is affinity to pods like the pod itself, as the first of
-    these may run anywhere."""
+    every node already satisfies are left out, and so is affinity to pods like the pod itself, as
+    the first such pod may run anywhere."""
     found, rules = list[PodsToLeave](), constraints.pods
     for term in rules.anti_affinity if rules else ():
         key = CountKey((term.pods,))
@@ -105,8 +105,8 @@ def _one_stays(
 def _skewed(
     existing: ExistingPods, table: LedgerTable, rule: SpreadRule, within: Bools | None
 ) -> PodsToLeave:
-    """Demand that the pods beyond what the domain with the fewest allows leave; nodes in no domain
-    are excluded."""
+    """Demand that as many of a domain's pods leave as exceed the skew allowed over the domain with
+    the fewest; nodes in no domain are impossible."""
     count, domains = pods_of(existing, rule), table.labels.domains(rule.topology_key)
     spread = CountedSpread(rule, table, count)
     sums, _, least = spread.skew(table, within)
