@@ -228,7 +228,8 @@ def _code_on(node: Node, constraints: Constraints) -> Code:
 
 
 def closed_to(node: Node, constraints: Constraints) -> Code:
-    """Return the reason why the node takes no such pod however much is free; `FITS` if it does."""
+    """Return the reason why the node takes no pod with these constraints however much is free;
+    `FITS` if it takes such a pod."""
     if not node.schedulable:
         return Code.UNSCHEDULABLE
     if constraints.judged_elsewhere or not node.taints:

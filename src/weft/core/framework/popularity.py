@@ -76,8 +76,8 @@ class ArrivedPods:
         )
 
     def _halvings(self, now_ns: int) -> float:
-        """Return the half-lives since the last histogram; a pod's count is doubled once for
-        each."""
+        """Return the number of half-lives since the last histogram: a new pod's count is doubled
+        once for each, instead of halving older counts."""
         if not self._half_life_ns:
             return 0.0
         return min((now_ns - self._told_ns) / self._half_life_ns, float(_MOST_HALVINGS))
