@@ -97,7 +97,7 @@ def test_a_file_of_other_limits_is_not_identical(tmp_path: Path) -> None:
     ("events", "then"),
     [
         ([], "nothing is recorded yet"),
-        ([NotEvicted("borrower", "a budget says no")], "it stayed: a budget says no"),
+        ([NotEvicted("borrower", "a budget says no")], "it was not evicted: a budget says no"),
         ([NotEvicted("another", "x")], "nothing is recorded yet"),
         ([PodGone("borrower")], "it is gone"),
         ([NotEvicted("borrower", "later"), PodGone("borrower")], "it is gone"),
