@@ -76,8 +76,8 @@ def account_of(
     clock: Clock,
     claims: ClaimObjects | None = None,
 ) -> ClusterAccount:
-    """Return the account of these objects, read with the views of a scheduler that just started,
-    into a new ledger."""
+    """Return the charges of these objects' pods in a new ledger, computed as a scheduler that just
+    started would."""
     claims = claims or ClaimObjects()
     known = NodeView(reading.rules, lends=reading.settings.lends)
     for each in claims.slices:

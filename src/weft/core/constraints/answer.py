@@ -1,4 +1,4 @@
-"""Represents the answer of one of a pod's rules, and combines the answers of several."""
+"""Represents which nodes one of a pod's scheduling rules refuses, and combines several rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -101,8 +101,8 @@ class DomainsLeft(NamedTuple):
 
 
 class RowsLeft:
-    """Finds the nodes with code 0 that no answer about a pod refuses. Faster than `refusals`, as
-    nodes of refused domains are skipped.
+    """Finds the nodes with code 0 (no reason against them yet) that no answer about a pod refuses.
+    Faster than `refusals`, as nodes of refused domains are skipped.
 
     `rows` are the remaining nodes' rows in ascending order, and `codes` is valid only for them; if
     no answer is by domain, `rows` is None and `codes` is valid for all nodes. `counts[c]` is the
@@ -156,7 +156,7 @@ class RowsLeft:
         return rows
 
     def _left_of(self, rows: Ints, alike: Sequence[PodAnswer]) -> Ints:
-        """Return the rows that no answer refuses."""
+        """Return those of the `rows` that no answer refuses."""
         for answer in alike:
             domains, asked = answer.domains, answer.asked()
             out = asked.take(rows if domains is None else domains.of_node.take(rows))
@@ -165,7 +165,8 @@ class RowsLeft:
         return rows
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:
-        """Apply answers by node, if there was no answer by domain."""
+        """Set the codes of nodes that these answers by node refuse; only called if no answer is by
+        domain."""
         self.codes = self.codes.copy()
         for answer in alike:
             rows = answer.asked().nonzero()[0]

@@ -89,7 +89,8 @@ class AskedRules:
     def answers(
         self, table: LedgerTable, constraints: Constraints, off: Sequence[PodTerm]
     ) -> list[PodAnswer]:
-        """Return the answers now, including other pods' anti-affinity terms (`off`)."""
+        """Return which nodes these rules, and other pods' anti-affinity terms (`off`), refuse
+        now."""
         found = self._affinity(table) if self._near else []
         for each in self._away:
             found.append(each if isinstance(each, PodAnswer) else each.now())
@@ -125,8 +126,9 @@ class AskedRules:
         self._off, self._off_counts = off, _laid_out(table, owners)
 
     def _affinity(self, table: LedgerTable) -> list[PodAnswer]:
-        """Answer required affinity. A pod counts only if it matches all terms; the first pod of a
-        self-affine set may run on any node that has all topology keys."""
+        """Return the answers of required affinity. An existing pod counts only if it matches all
+        terms; the first of several pods with affinity to each other may run on any node that has
+        all topology keys."""
         rules, existing, near = self._rules, self._existing, self._near
         is_first = rules.is_its_own and _nowhere([each.sums for each in near])
         if is_first and existing.kept:  # a nominated pod may start there soon

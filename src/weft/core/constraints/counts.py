@@ -26,7 +26,7 @@ class SumsByDomain:
         self._beyond: tuple[int, int] | None = None  # a limit, and the domains with more
 
     def add(self, row: int, by: int) -> None:
-        """Add `by` to the node of this row."""
+        """Add `by` to the count of the node in this row."""
         domain = self.domains.of_node.item(row)
         if not domain:
             return
@@ -67,8 +67,8 @@ class SumsByDomain:
 
 class CountByNode:
     """Counts pods of one kind: by node, as a column of a table's nodes, and by topology domain.
-    Most kinds have pods on few nodes, so only these are stored; a column of all nodes is made on
-    demand.
+    Most kinds have pods on few nodes, so only counts above 0 are stored; a column of all nodes is
+    made on demand.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class CountByNode:
         self._by_key: dict[str, SumsByDomain] = {}
 
     def add(self, node: str, by: int) -> None:
-        """Add `by` to this node, which need not be in any table."""
+        """Add `by` to the count of this node, which need not be in any table."""
         count = self.by_node.get(node, 0) + by
         if count:
             self.by_node[node] = count

@@ -196,7 +196,7 @@ class _Index(Generic[T]):
         self._next = 0
 
     def add(self, item: T, selectors: Sequence[PodSelector]) -> None:
-        """Add an item with the selectors that must all select a pod."""
+        """Add an item, to be found for pods that all of these selectors select."""
         self._next += 1
         first = selectors[0]
         pairs = _pairs_of(first)

@@ -19,8 +19,8 @@ ANY_NUMBER = 1 << 40
 
 class PodsToLeave(NamedTuple):
     """One rule's demand on each node, [N]: at least `least` of the pods that it `counts` (by UID)
-    have to leave the node's domain, and at most `most` may. `there` are the pods in the domain that
-    the rule counts."""
+    have to leave the node's domain, and at most `most` may leave. `there` are the pods in the
+    domain that the rule counts."""
 
     counts: Callable[[str], bool]
     least: Ints

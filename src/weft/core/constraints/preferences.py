@@ -86,8 +86,8 @@ class PreferredAmong(NamedTuple):
 
 
 class PodWishes:
-    """Evaluates one pod's preferences, with other pods' preferences about it. `rules` is their
-    number, a measure of the work."""
+    """Evaluates one pod's preferences, with other pods' preferences about it. `rules` is the number
+    of all these preferences, a measure of the work."""
 
     __slots__ = ("_asked", "_constraints", "_drawing", "_existing", "_images", "_table", "rules")
 

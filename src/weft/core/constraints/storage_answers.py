@@ -185,8 +185,8 @@ def _any(table: LedgerTable, terms: Iterable[Term | Sequence[Term] | None]) -> B
 def _claim(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim, name: str, served: Served
 ) -> list[PodAnswer]:
-    """Answer for a claim as kube-scheduler does: no volume matches or can be provisioned, or too
-    little capacity is left."""
+    """Return the nodes that refuse a claim, by kube-scheduler's two reasons: no volume matches or
+    can be provisioned, or too little capacity is left."""
     words = _ClaimWords(volumes, table, claim, name)
     nowhere = ~served.by_volume & ~served.by_making
     full = ~served.by_volume & served.by_making & ~served.enough
@@ -278,8 +278,9 @@ def exact_size(size_bytes: int) -> str:
 def _limits(
     volumes: ServingVolumes, table: LedgerTable, new: Sequence[Attached]
 ) -> list[PodAnswer]:
-    """Answer by attach limits: a node's CSINode states how many volumes of a driver it can have; a
-    volume that a pod on the node already uses does not count again."""
+    """Return the nodes that refuse volumes by attach limits: a node's CSINode states how many
+    volumes of a driver it can have; a volume that a pod on the node already uses does not count
+    again."""
     found = []
     for driver in dict.fromkeys(driver for driver, _ in new):
         limits = volumes.attached.limits(table, driver)

@@ -36,8 +36,8 @@ def by_claim_in_words(claim: str) -> str:
 
 
 def amount_in_words(share: Share, gpu: Gpu | None, *, by_percent: bool) -> str:
-    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`. `by_percent`:
-    memory as a part of the GPU's, as it was requested."""
+    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`. `by_percent`: show
+    memory as a percentage of the GPU's memory, because the pod requested it so."""
     if gpu is not None and share.memory_mib >= gpu.memory_mib:
         if share.milli >= gpu.milli:
             return "all"

@@ -245,7 +245,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
 def _kept_out(
     engine: Engine, with_metrics: _Decided, without_metrics: _Decided
 ) -> tuple[int, list[tuple[str, int]]]:
-    """Count the GPUs that only signals exclude, and return the best of them as (node, GPU
+    """Return the number of GPUs that only signals exclude, and the best of them as (node, GPU
     index)."""
     if with_metrics.fits is None or without_metrics.fits is None:
         return 0, []

@@ -250,7 +250,8 @@ def gang_refused_in_words(record: Record, gang: GangDecision, pod: PodRequest) -
 
 
 def moves_in_words(cost: MoveCost) -> str:
-    """Say how much work is lost by moving pods, and how much waiting the moves save."""
+    """Say how much work is lost by moving pods, and how long the pod for which they move has
+    waited."""
     return (
         f"pods are moved for it: {cost.lost_gpu_s:,.0f} GPU s of work are repeated, and it has "
         f"waited for {cost.waited_gpu_s:,.0f} GPU s"

@@ -1,4 +1,5 @@
-"""Finds the smallest change that would make a pod fit, one per axis, each verified by trial.
+"""Finds the smallest changes that would make a pod fit, one for each axis (such as memory, GPU
+model or queue), each verified by trial.
 
 Nothing is estimated: every returned change was tried on the live ledger (and undone if it frees
 something), and the pod fitted. An axis may have no change. A search takes many trials, each about

@@ -241,8 +241,8 @@ class _State(NamedTuple):
 
 class _Scratch(Query):
     """The query's nodes in the state after earlier steps; policies see an ordinary query. With
-    several `states` the nodes are repeated once per state. The first state must be summed up, or
-    have no step taken."""
+    several `states` the nodes are repeated once per state. The node columns of the first state must
+    be up to date (`sum_up`)."""
 
     hypothetical = True
     __slots__ = ("_children", "_parents", "alone")

@@ -60,8 +60,8 @@ class Nodes(NamedTuple):
 
 class PartialStates:
     """Partly placed pods, one per row. `node` is the row in `nodes`, `flags` how the pod uses a
-    device, `mine` the devices of the GPU request being placed, `path` the devices chosen so far,
-    [rows, steps]. `keys` and `sums` identify devices and states."""
+    device, `mine` the devices already taken for the GPU request being placed, `path` the devices
+    chosen so far, [rows, steps]. `keys` and `sums` identify devices and states."""
 
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
 
@@ -155,8 +155,8 @@ class StateSpace:
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
-        """Keep, in order, only the first of equivalent devices of each state among these
-        choices."""
+        """Keep, in order, only the first of equivalent devices of each state among these choices
+        (pairs of `row` and `device`)."""
         if not self._exchangeable:
             return row, device
         rows = row.astype(np.uint64) * _ODD[5]

@@ -6,8 +6,8 @@ their devices) and must depend on nothing but the query, the policy's own parame
 named in `reads`, because answers are cached per shape and only changed nodes are asked about again.
 
 An error names policy, hook and value. Types and lengths are checked for all policies. Values, and
-divisions by zero, are checked only for policies from elsewhere: tests hold Weft's own policies to
-the contract, and a decision takes microseconds."""
+divisions by zero, are checked only for policies that are not Weft's own: Weft's own are checked by
+tests, as a decision takes only microseconds."""
 
 import hashlib
 import operator
@@ -79,7 +79,7 @@ class SlowdownTolerance(NamedTuple):
 
 class ScorePart(msgspec.Struct, frozen=True, gc=False):
     """A part of a place's score: its `name`, its points (higher is better) and the facts behind
-    them. `core/explain` puts it into words."""
+    them. `core/explain` describes the part in words."""
 
     name: str
     points: float
@@ -146,7 +146,8 @@ class Policy:
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
     is_built_in: ClassVar[bool] = True
-    """True for Weft's own policies, whose answers tests check instead of each decision."""
+    """True for Weft's own policies: tests check their answers, which are therefore not checked at
+    each decision."""
     origin: ClassVar[PolicyOrigin | None] = None
     """Origin of a policy that is not Weft's own, set by its loader; None for Weft's own."""
 
@@ -209,7 +210,7 @@ class Policy:
         return None
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score: return each node's score as a whole, integers, higher is better, [n]; None: no
+        """Score: return one score for each node, integers, higher is better, [n]; None: no
         opinion."""
         return None
 
@@ -332,7 +333,8 @@ class _Things:
 
 
 def node_scores(policies: Sequence[Policy], query: Query) -> list[Ints]:
-    """Return each policy's scores of the nodes, [n], 0 where it scores none."""
+    """Return each policy's scores of the nodes, [n]; zeros for a policy that does not score
+    nodes."""
     found = [score_nodes(policy, query) for policy in policies]
     return [np.zeros(query.n, dtype=np.int64) if each is None else each for each in found]
 
@@ -555,8 +557,8 @@ def _first_wrong(array: npt.NDArray[Any]) -> int:
 
 
 def _scores(things: _Things, value: Any, counts: Bools | None = None) -> Ints:
-    """Return scores as 64-bit integers; for policies from elsewhere `PolicyError` if a score that
-    counts is out of bounds."""
+    """Return scores as 64-bit integers; for policies that are not Weft's own, `PolicyError` if a
+    score is out of bounds (where `counts` is True, if given)."""
     array = _column(things, value, "iu", _WHOLE_NUMBERS)
     if things.policy.is_built_in:
         return array.astype(np.int64, copy=False)

@@ -14,7 +14,8 @@ POPULAR_PODS = "popular-pods"
 weight]."""
 
 FIRST_STEP = 50
-"""Number of arrivals between two histograms at first; later a quarter of the counted pods."""
+"""Minimum number of arrivals between two histograms; if more pods are counted, a quarter of their
+number."""
 _UNIT = 1000
 """Weight of a pod that arrived just now, if older pods count less."""
 _MOST_HALVINGS = 500

@@ -153,9 +153,9 @@ class Query:
     milli_free = _NodeColumn("milli_free")
     """Free GPU cores over all usable GPUs, thousandths of a GPU, [n]."""
     max_milli_free = _NodeColumn("max_milli_free")
-    """Most free cores on one usable GPU, thousandths; −1 without one, [n]."""
+    """Most free cores on one usable GPU, thousandths; −1 without usable GPUs, [n]."""
     max_memory_free = _NodeColumn("max_memory_free")
-    """Most free memory on one usable GPU, MiB; −1 without one, [n]."""
+    """Most free memory on one usable GPU, MiB; −1 without usable GPUs, [n]."""
     idle = _NodeColumn("idle")
     """Number of usable GPUs without a pod, [n]."""
     gpus = _NodeColumn("gpus")

@@ -37,8 +37,8 @@ class EntryPoint(Protocol):
 
 class PolicyDescription(msgspec.Struct, frozen=True):
     """Description of a policy for users: `options` are its constructor's parameters with their
-    defaults as text ("" for a required one). `unsafe` is the reason why it can reserve too much, ""
-    if it cannot."""
+    defaults as text ("" for a required one). `unsafe` is the reason why the policy can reserve more
+    GPU memory than exists, "" if it cannot."""
 
     name: str
     summary: str

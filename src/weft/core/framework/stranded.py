@@ -38,7 +38,7 @@ class StrandedGpus(NamedTuple):
 
 class StrandedMeter:
     """Measures stranded GPU in a table whose accounts change, for the same usual pods. The table's
-    layout must stay. Shapes without a GPU are ignored."""
+    layout must not change. Shapes without a GPU are ignored."""
 
     def __init__(self, table: LedgerTable, usual: Iterable[Shape]) -> None:
         self._table = table
