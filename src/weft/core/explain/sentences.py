@@ -223,7 +223,7 @@ def gang_in_words(gang: GangDecision) -> str:
     if gang.most is not UNSET:
         in_vain = f"; the cluster has room for {gang.most:,} at most, were it empty"
     if gang.there < gang.least:
-        text = f"group {gang.name} needs {gang.least:,} pods, and {gang.there:,} are there"
+        text = f"group {gang.name} needs {gang.least:,} pods, but has {gang.there:,}"
         return text + in_vain
     needs = f"group {gang.name} needs places for {gang.least:,} pods together"
     if gang.kept is not UNSET:
