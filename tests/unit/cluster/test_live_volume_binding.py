@@ -349,7 +349,7 @@ async def test_a_class_and_capacity_that_come_wake_who_waits_for_them() -> None:
         await until(lambda: "web" in told.reasons)
         assert "its StorageClass made does not exist" in told.reasons["web"]
         told.add("storageclasses", storage_class("made", PROVISIONER))
-        await until(lambda: "is left there: none" in told.reasons["web"])
+        await until(lambda: "capacity left there: none" in told.reasons["web"])
         left = {
             "metadata": {"name": "left", "namespace": "csi"},
             "storageClassName": "made",
@@ -357,7 +357,7 @@ async def test_a_class_and_capacity_that_come_wake_who_waits_for_them() -> None:
             "capacity": "3Gi",
         }
         told.add("csistoragecapacities", left)
-        await until(lambda: "is left there: 3Gi at most" in told.reasons["web"])
+        await until(lambda: "capacity left there: 3Gi at most" in told.reasons["web"])
         told.server.update("csistoragecapacities", "left", {"capacity": "5Gi"}, "csi")
         await until(lambda: told.on("web"))
 
