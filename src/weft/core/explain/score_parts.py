@@ -104,7 +104,11 @@ def _learnt(turnover: float) -> str:
     """Say by which `setting` of the policy CPU counted as scarce or not, and the learnt turnover
     that chose it."""
     setting = (
-        "living" if turnover >= 0.5 else "between living and inflation" if turnover else "inflation"
+        "living"
+        if turnover >= 0.5
+        else "inflation"
+        if not turnover
+        else "between living and inflation"
     )
     return (
         f" (learnt turnover {turnover:.0%}: the part of what pods hold that others had freed "
