@@ -92,7 +92,7 @@ def test_a_group_is_bound_as_one_or_waits_and_holds_nothing(
 
     with weft(control_plane, tmp_path, ALONE) as process:
         control_plane.create_pods(namespace, [member(f"t{i}", "train") for i in range(5)])
-        told = f"group {namespace}/train needs 6 pods, and 5 are there"
+        told = f"group {namespace}/train needs 6 pods, but has 5"
         found = wait(lambda pods: told in messages(pods), "train")
         assert bound(found) == 0
         control_plane.create_pods(namespace, [member("t5", "train")])

@@ -1,7 +1,8 @@
 """Decides which pod gets which GPUs. Pure: no clock, no I/O, no randomness of its own.
 
-In: who holds what (`ledger/`), what a policy sees and may answer (`framework/`), the policies,
-the state machine that drives them (`engine/`), reasons for people (`explain/`), and decisions on
-file (`record/`).
-Out: the Kubernetes API (`kube/`), where metrics come from (`telemetry/`), and every host.
+In: which pod holds which GPUs (`ledger/`), the interface of policies (`framework/`), the policies
+(`policies/`), preemption (`preempt/`), rules about other pods and volumes (`constraints/`), the
+scheduling queue and cycle (`engine/`), explanations for users (`explain/`), and decisions files
+(`record/`). Out: the Kubernetes API (`kube/`), the collection of metrics (`telemetry/`), and the
+processes that run this code (`cluster/`, `lab/`).
 """

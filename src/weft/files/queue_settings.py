@@ -1,5 +1,5 @@
-"""Settings of the queue: when a place is kept for a waiting pod or gang, and how much teams' queues
-may hold."""
+"""Settings of the queue: when a place is kept free for a waiting pod or gang, and how much teams'
+queues may hold."""
 
 from typing import Annotated, Literal
 
@@ -27,82 +27,87 @@ Gpus = Annotated[float, Meta(ge=0, le=_MOST_GPUS)]
 
 class QueueingSettings(Section, frozen=True):
     """Settings that decide which pending pod goes next. Small pods take each GPU as it becomes
-    free, so a gang that needs many at once would never start: after a while the GPUs of one place
-    are kept for it."""
+    free, so a gang that needs many GPUs at once would never start. Therefore, after a while, the
+    GPUs of one place are kept free for that gang."""
 
     discipline: Annotated[
         Discipline,
         "which pending pod is scheduled next. reserve: a place is reserved for a pod or group that "
-        "has long been first of its priority, as the settings below say; lend: the same, but for "
-        "the first half of its time a single pod's reservation gives way to pods that fit nowhere "
-        "else; easy: as reserve, and pods "
-        "that are expected to end before the reservation starts may run there (EASY backfill); "
-        "conservative: as easy, with a reservation for each such pod; shortest: as reserve, and "
-        "of equal priority the pods that are expected to run shortest go first; first-fit: no "
-        "reservations. reserve, since the others depend on expected durations",
+        "has long been first of its priority, by the settings below; lend: like reserve, but in "
+        "the first half of the time for which a place is reserved for a single pod, pods that fit "
+        "nowhere else may run there; easy: like reserve, and pods that are expected to end before "
+        "the reservation starts may run there (EASY backfill); conservative: like easy, with a "
+        "reservation for each pod or group that has waited long; shortest: like reserve, and of "
+        "equal priority the pods that are expected to run shortest go first; first-fit: no "
+        "reservations. The default is reserve, because most others depend on expected durations",
     ] = "reserve"
     confidence: Annotated[
         int,
         Meta(ge=50, le=99),
         "with easy and conservative: the probability in percent with which a pod must end in time "
-        "to run in a reserved place; predicted starts hold as often. 80, since more needs more "
-        "earlier runs, and lets fewer pods backfill",
+        "to run in a reserved place; predicted start times hold with the same probability. The "
+        "default is 80: a higher value needs more earlier runs, and lets fewer pods backfill",
     ] = 80
     head_of_line_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
-        "how long a group of pods is the first of its priority before a place is reserved for it; "
-        "0: no reservations. Five minutes, as what is reserved is idle until the group starts",
+        "how long a group of pods must have been the first in the queue of its priority before a "
+        "place is reserved for it; 0: no reservations. The default is five minutes, because a "
+        "reserved place is idle until the group starts",
     ] = 300.0
     keep_for_seconds: Annotated[
         float,
         Meta(ge=1, le=_MOST_SECONDS),
-        "how long a group's reservation lasts at most; for as long again that group gets no other. "
-        "With easy and conservative it counts from the expected start. Half an hour, as what is "
-        "reserved is idle until the group starts",
+        "how long a group's reservation lasts at most; after that the group gets no other "
+        "reservation for the same time. With easy and conservative the time counts from the "
+        "expected start. The default is half an hour, because a reserved place is idle until the "
+        "group starts",
     ] = 1_800.0
     gang_reservations: Annotated[
         int,
         Meta(ge=1, le=100),
-        "most reservations for groups at once, for each profile and priority. One, as two hold "
-        "twice as much idle",
+        "maximum number of reservations for groups at once, for each profile and priority. The "
+        "default is 1, because each reservation leaves GPUs idle",
     ] = 1
     reserve_after_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
-        "as headOfLineSeconds, for pods of several GPUs that are in no group; five times as long "
-        "for other pods, one at a time. 0: no reservations for them, and pods that fit go first. "
-        "Off, since with many such pods reservations for some keep others waiting",
+        "like headOfLineSeconds, for pods with several GPUs that are in no group; other pods get "
+        "reservations after five times as long, one pod at a time. 0: no reservations for pods "
+        "in no group. The default is 0, because if many such pods wait, reservations for some "
+        "of them keep the others waiting",
     ] = 0.0
     reserve_for_seconds: Annotated[
         float,
         Meta(ge=1, le=_MOST_SECONDS),
-        "as keepForSeconds, for pods in no group; with lend other pods may run there in the first "
-        "half, so that a day costs them little. Half an hour, as with reserve it is idle",
+        "like keepForSeconds, for pods in no group. With discipline lend, other pods may run in "
+        "the reserved place in the first half of this time, so that even a day costs them little. "
+        "The default is half an hour, because with discipline reserve the place is idle",
     ] = 1_800.0
     reservations: Annotated[
         int,
         Meta(ge=1, le=100),
-        "as gangReservations, for pods of several GPUs that are in no group",
+        "like gangReservations, for pods with several GPUs that are in no group",
     ] = 1
     gang_pods: Annotated[
         int,
         Meta(ge=1, le=2 * MOST_GANG_PODS),
-        "the most pods that a group may need to start together; pods of a group that needs more "
-        "stay pending and say so. 2048, since one decision for so many takes a second or two on "
-        "10,000 nodes, in which no other pod is decided and no request answered",
+        "maximum number of pods that a group may need to start together; pods of a larger group "
+        "stay pending, with a message that says so. The default is 2048: one decision for as many "
+        "pods takes a second or two on 10,000 nodes, and meanwhile Weft decides no other pod and "
+        "answers no request",
     ] = MOST_GANG_PODS
     pod_group_status: Annotated[
         bool,
-        "write the phase and the counts of pods on scheduler-plugins' PodGroups, except on those "
-        "whose status anybody else ever wrote. On, as it shows nothing where their controller does "
-        "not run",
+        "write the phase and the counts of pods into the status of scheduler-plugins' PodGroups, "
+        "except PodGroups whose status another client has written. The default is true, because "
+        "without scheduler-plugins' controller nobody else writes it",
     ] = True
     move: Annotated[
         bool,
-        f"for a pod that fits nowhere, pods with {MOVABLE} may be moved that have room elsewhere: "
-        "as soon as it has waited for as much GPU time as they would lose. Off, since it "
-        "restarts pods",
+        f"to make room for a pod that fits nowhere, pods with {MOVABLE} that have room elsewhere "
+        "may be moved, once the pod has waited for as much GPU time as the moved pods would lose. "
+        "The default is false, because moving restarts pods",
     ] = False
     move_after_seconds: Annotated[
         float,
@@ -112,16 +117,16 @@ class QueueingSettings(Section, frozen=True):
     moves_an_hour: Annotated[
         int,
         Meta(ge=1, le=100_000),
-        "with move: the most pods that are moved in an hour",
+        "with move: maximum number of pods moved in an hour",
     ] = 60
 
     def moves(self) -> MoveRules:
-        """Return when pods are moved for others, in the engine's units (ns)."""
+        """Return the rules by which pods are moved to make room for others, with times in ns."""
         after_ns = _ns(self.move_after_seconds) if self.move else 0
         return MoveRules(after_ns, self.moves_an_hour)
 
     def rules(self) -> HeadOfLine:
-        """Return when places are kept, in the engine's units (ns)."""
+        """Return the rules by which places are kept free, with times in ns."""
         return HeadOfLine(
             _ns(self.head_of_line_seconds),
             _ns(self.keep_for_seconds),
@@ -176,12 +181,13 @@ class QueueSettings(Section, frozen=True):
     hold more than its `limits` at once, in either order."""
 
     name: Annotated[
-        str, f"value of the label {QUEUE} of its pods, or the namespace of pods without one"
+        str, f"value of the label {QUEUE} of its pods, or the namespace of pods without that label"
     ]
     weight: Annotated[
         int,
         Meta(ge=1, le=1_000_000),
-        "with order fair: queues that hold more than their guarantee share what is left by weight",
+        "with order fair: queues share the GPUs beyond all guarantees in proportion to their "
+        "weights",
     ] = 1
     guarantee: QueueAmountSettings = QueueAmountSettings()
     limits: QueueAmountSettings = QueueAmountSettings()
@@ -192,19 +198,21 @@ class QueuesSettings(Section, frozen=True):
 
     order: Annotated[
         Literal["priority", "fair"],
-        "priority: the highest priority first, then the oldest, whichever queue they are in, as "
+        "priority: the highest priority first, then the oldest, whichever queue they are in, like "
         "kube-scheduler; fair: the queue that holds least for its weight first, and priority "
-        "within a queue. priority, since fair lets no priority pass another queue's turn",
+        "within a queue. The default is priority, because with fair even a pod of the highest "
+        "priority waits behind pods of queues that hold less",
     ] = "priority"
     reclaim: Annotated[
         bool,
-        "with order fair: pods that a queue borrows with are ended for a pod of a queue that holds "
-        "less than its guarantee; else pods are ended only for others of their own queue. Needs "
-        "profiles that preempt. Off, since it ends pods",
+        "with order fair: pods by which a queue exceeds its guarantee may be ended for a pod of a "
+        "queue that holds less than its guarantee; if false, pods are ended only for pods of their "
+        "own queue. Needs profiles that preempt. The default is false, because this ends pods",
     ] = False
     teams: Annotated[
         tuple[QueueSettings, ...],
-        "queues with a weight, a guarantee or limits; others have weight 1 and neither. None",
+        "queues with a weight, a guarantee or limits; any other queue has weight 1, no guarantee "
+        "and no limits. The default is no queues",
     ] = ()
 
     def rules(self) -> QueueRules:
@@ -235,7 +243,7 @@ def check_queues(queues: QueuesSettings) -> None:
         for part, amounts in (("guarantee", team.guarantee), ("limits", team.limits)):
             if "" in amounts.models:
                 raise BadInputError(
-                    f"{field}.{part}.models", "names a model ''; write a part of one"
+                    f"{field}.{part}.models", "names a model ''; write a part of its name"
                 )
         beyond = _beyond(team.guarantee.amounts(), team.limits.amounts())
         if beyond:

@@ -118,7 +118,7 @@ def _spooled(stream: TextIO, most_bytes: int | None) -> "tempfile._TemporaryFile
 
 
 def unreadable(path: Path, error: OSError) -> str:
-    """Describe the error; for a missing file, suggest one of almost the same name."""
+    """Describe the error; for a missing file, suggest an existing file of almost the same name."""
     problem = error.strerror or "cannot be read"
     return problem + did_you_mean(path) if isinstance(error, FileNotFoundError) else problem
 

@@ -18,7 +18,7 @@ _SCRAP = re.compile(r"[0-9a-f]{8}|[0-9]{1,7}")
 ANYWHERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG})
 """Errors that writing any file may cause, whatever its name."""
 
-_ELSEWHERE = "choose one that you may write to"
+_ELSEWHERE = "choose a path that you may write to"
 _REMEDIES = {
     errno.ENOSPC: "free space, or choose another disk",
     errno.EDQUOT: "free space, or choose another disk",
@@ -27,10 +27,10 @@ _REMEDIES = {
     errno.EPERM: _ELSEWHERE,
     errno.EROFS: "choose a path on another disk",
     errno.EISDIR: "name a file",
-    errno.ENOENT: "create its folder, or choose another",
-    errno.ENOTDIR: "its parent is a file, not a folder; choose another",
-    errno.ENAMETOOLONG: "name a shorter one",
-    errno.ELOOP: "its symbolic links form a cycle; choose another",
+    errno.ENOENT: "create its folder, or choose another path",
+    errno.ENOTDIR: "its parent is a file, not a folder; choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "its symbolic links form a cycle; choose another path",
 }
 
 
@@ -48,12 +48,12 @@ def what_may_help(error: OSError) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file next to `path`, which replaces it when the block ends; `OSError` if
+    """Open a temporary file next to `path` that replaces `path` when the block ends; `OSError` if
     that fails.
 
-    The file's name is random, so that no symbolic link can be placed there beforehand. It gets the
-    permissions of the file that it replaces. A pipe or a device is written directly, as it cannot
-    be replaced.
+    The temporary file's name is random, so that no symbolic link can be placed there beforehand,
+    and it gets the permissions of the replaced file. If `path` is a pipe or a device, it is written
+    directly, as it cannot be replaced.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -97,7 +97,8 @@ def _new_beside(path: Path) -> tuple[Path, int]:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the permission bits of a regular file; None if there is none, or it is not regular."""
+    """Return the permission bits of a regular file; None if the path does not exist or is no
+    regular file."""
     try:
         found = path.lstat()
     except OSError:

@@ -31,10 +31,11 @@ except ImportError:  # PyYAML was built without libyaml
 
 
 ALIASED_NODES = 100_000
-"""How many nodes aliases may add to a document: a few lines of aliases can expand to billions."""
+"""Maximum number of nodes that aliases may add to a document: a few lines of aliases can expand to
+billions."""
 
 DEPTH = 100
-"""How deep a document may nest; Kubernetes objects and configurations stay far below."""
+"""Maximum nesting depth of a document; Kubernetes objects and configurations stay far below."""
 
 _LONGEST_NUMBER = 100
 
@@ -185,5 +186,7 @@ class _Graph:
 
 
 def _too_deep() -> BadInputError:
-    problem = f"nests more than {DEPTH} levels deep, or an alias (*) never ends; write it out"
+    problem = (
+        f"nests more than {DEPTH} levels deep, or an alias (*) never ends; write the value out"
+    )
     return BadInputError("", problem)

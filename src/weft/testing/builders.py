@@ -34,8 +34,8 @@ AGENT_BY_NAME = {AGENT: encode_offer(AgentOffer("test", BY_NAME, ISOLATIONS))}
 """The annotation of a node whose agent delivers every kind of request, in every isolation mode."""
 
 MIG_CUTS = {1: (7, 1), 2: (3, 2), 3: (2, 4), 4: (1, 4), 7: (1, 8)}
-"""For each number of equal instances per card: compute slices of one, and the divisor of the card's
-memory."""
+"""For each number of equal instances per card: the compute slices of one instance, and the divisor
+of the card's memory."""
 
 
 def node(
@@ -130,7 +130,8 @@ def shape(
     topology: TopologyWish | UnsetType = UNSET,
 ) -> Shape:
     """Build a pod's request. `gpus=2` alone means two whole cards; with `memory_mib`, `percent` or
-    `milli` it means that much of each of two cards; `gpu_requests` states it in full."""
+    `milli` it means that much of each of two cards; `gpu_requests` states the GPU requests in full
+    instead."""
     return Shape(
         gpu_requests=tuple(gpu_requests) or _gpu_request(gpus, memory_mib, percent, milli),
         cpu_milli=cpu_milli,
@@ -216,7 +217,8 @@ def placement(
     host_memory_mib: int = 0,
     extended: Mapping[str, int] | None = None,
 ) -> Placement:
-    """Build a pod's placement: this much memory and cores of each GPU, or `shares` in full."""
+    """Build a pod's placement: this much memory and cores of each GPU in `gpu`, or `shares` stated
+    in full."""
     indexes = (gpu,) if isinstance(gpu, int) else tuple(gpu)
     return Placement(
         uid=uid,

@@ -1,4 +1,4 @@
-"""Runs the engine in one call: given policies, nodes, and pods in order."""
+"""Runs the engine on given policies, nodes and pods, in one call."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,8 @@ def decide(
     *,
     seed: int = 0,
 ) -> dict[str, Placement | None]:
-    """Add the pods one after another; return each one's placement (None: it fits nowhere).
+    """Add the pods one after another; return each pod's placement by UID (None: the pod fits
+    nowhere).
 
     Every binding succeeds at once.
     """

@@ -222,7 +222,7 @@ def test_rights_that_are_lacking(
     weft: Weft, cluster: FakeApiServer, right: tuple[str, str]
 ) -> None:
     cluster.access.denied = {right}
-    assert refused(weft, cluster) == [("your rights: rules", f"may not {' '.join(right)}")]
+    assert refused(weft, cluster) == [("your rights: rules", f"no permission to {' '.join(right)}")]
 
 
 def test_a_dry_run_needs_no_right_to_write(weft: Weft, cluster: FakeApiServer) -> None:

@@ -156,7 +156,7 @@ def test_a_name_shared_by_several_pods_is_mentioned(weft: Weft, decisions: Path)
 def test_an_unknown_pod_is_an_error_that_helps(weft: Weft, decisions: Path) -> None:
     said = weft("explain", "pod", "nobody", "--decisions", decisions)
     assert (said.code, said.out) == (1, "")
-    assert "pod nobody is not in this file; it knows default/p" in said.err
+    assert "pod nobody is not in this file; its pods are default/p" in said.err
 
 
 def test_nothing_helps_a_pod_without_a_cluster_for_it(weft: Weft) -> None:

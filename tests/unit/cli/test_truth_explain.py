@@ -130,7 +130,7 @@ PENDING = {
     ),
     "a label that spread needs": Waiting(
         {MEMORY: 1_000},
-        ("node has no label zone, by which the pod is to be spread",),
+        ("node has no label zone, which the pod's topology spread needs",),
         "",
         spec={
             "topologySpreadConstraints": [
@@ -212,7 +212,7 @@ def holder(name: str, on: str, held: Json) -> Json:
 BOUND = {
     "without-marks": ("does not name its GPUs", "bound"),
     "on-a-lost-gpu": ("GPU 7", "no longer reports"),
-    "unreadable": ("cannot be read as it is now", "weft.dev/class"),
+    "unreadable": ("annotations cannot be read", "weft.dev/class"),
     "edited": ("differ from what Weft wrote", "1,000"),
 }
 

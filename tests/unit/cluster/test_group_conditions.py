@@ -66,7 +66,7 @@ async def test_a_group_that_waits_says_why_and_later_that_it_has_places() -> Non
 async def test_a_group_that_has_gathered_says_at_once_what_it_waits_for_then() -> None:
     async with world() as made:
         made.server.add("pods", member("a"))
-        await until(lambda: "needs 2 pods, and 1 are there" in said(made).get("message", ""))
+        await until(lambda: "needs 2 pods, but has 1" in said(made).get("message", ""))
         made.server.add("pods", member("b", nodeSelector={"no": "where"}))
         await until(lambda: "needs places for 2 pods together" in said(made)["message"])
 

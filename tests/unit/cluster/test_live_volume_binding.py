@@ -349,7 +349,7 @@ async def test_a_class_and_capacity_that_come_wake_who_waits_for_them() -> None:
         await until(lambda: "web" in told.reasons)
         assert "its StorageClass made does not exist" in told.reasons["web"]
         told.add("storageclasses", storage_class("made", PROVISIONER))
-        await until(lambda: "is left there: none" in told.reasons["web"])
+        await until(lambda: "capacity left there: none" in told.reasons["web"])
         left = {
             "metadata": {"name": "left", "namespace": "csi"},
             "storageClassName": "made",
@@ -357,7 +357,7 @@ async def test_a_class_and_capacity_that_come_wake_who_waits_for_them() -> None:
             "capacity": "3Gi",
         }
         told.add("csistoragecapacities", left)
-        await until(lambda: "is left there: 3Gi at most" in told.reasons["web"])
+        await until(lambda: "capacity left there: 3Gi at most" in told.reasons["web"])
         told.server.update("csistoragecapacities", "left", {"capacity": "5Gi"}, "csi")
         await until(lambda: told.on("web"))
 
@@ -372,7 +372,7 @@ async def test_disks_written_in_pods_keep_each_other_off_unless_all_only_read() 
         await until(lambda: told.on("r1") and told.on("r2"))
         told.add("pods", disk("w", only_reads=False))
         await until(lambda: "w" in told.reasons)
-        assert "a pod there has gcePersistentDisk disk" in told.reasons["w"]
+        assert "a pod there uses gcePersistentDisk disk" in told.reasons["w"]
         for name in ("r1", "r2"):
             told.server.remove("pods", name, "d")
         await until(lambda: told.on("w"))

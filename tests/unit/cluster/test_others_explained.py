@@ -181,7 +181,7 @@ async def test_of_many_nodes_the_first_are_shown_and_it_says_that_there_are_more
         found = await pending(made)
         assert [share.name for share in found.others] == [f"on-v{n:02}" for n in range(16)]
         assert found.others_left_out
-        assert "    - and more, on further nodes" in lines_of(found)
+        assert "    - and more on nodes not listed here" in lines_of(found)
 
 
 async def test_where_all_is_wefts_nothing_is_said() -> None:

@@ -174,7 +174,7 @@ async def test_without_the_lease_nobody_is_evicted() -> None:
         await made.slow()
         await made.idle()
         assert made.asked
-        assert made.refusals()[0].why == "the lease ends too soon"
+        assert made.refusals()[0].why == "the leader's lease ends too soon"
         assert made.slowdown_observer.banned == 0
         assert "POST pods/eviction" not in server.requests
         assert not made.deleting("train")
@@ -271,7 +271,7 @@ async def test_a_pair_slower_than_one_alone_is_dissolved_though_one_counts_seldo
         await made.look(serve=40, train=80)
         await until(lambda: made.deleting("train"))
         (text,) = await until(lambda: made.told("SlowedDown"))
-        assert "together get 0.80 GPUs' worth done, less than one alone would" in text
+        assert "together progress at 0.80 times the rate of one pod alone" in text
         assert not made.deleting("serve")
 
 

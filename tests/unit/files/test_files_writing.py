@@ -107,7 +107,7 @@ def test_remedies_fit_what_went_wrong() -> None:
 
     full = "f: cannot be written: No space left on device; free space, or choose another disk"
     assert said(errno.ENOSPC) == full
-    assert said(errno.EACCES).endswith("Permission denied; choose one that you may write to")
+    assert said(errno.EACCES).endswith("Permission denied; choose a path that you may write to")
     assert said(errno.EROFS).endswith("Read-only file system; choose a path on another disk")
     assert said(errno.EIO) == "f: cannot be written: Input/output error"
     assert set(writing.ANYWHERE) <= set(writing._REMEDIES)

@@ -76,8 +76,8 @@ def account_of(
     clock: Clock,
     claims: ClaimObjects | None = None,
 ) -> ClusterAccount:
-    """Return the account of these objects, read with the views of a scheduler that just started,
-    into a new ledger."""
+    """Return the charges of these objects' pods in a new ledger, computed as a scheduler that just
+    started would."""
     claims = claims or ClaimObjects()
     known = NodeView(reading.rules, lends=reading.settings.lends)
     for each in claims.slices:
@@ -120,7 +120,7 @@ def _hear(ledger: Ledger, events: Iterable[Event]) -> None:
 
 
 def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount | None:
-    """Return the pod's charge; None if it neither holds nor requests a GPU."""
+    """Return the pod's charge; None if the pod neither holds nor requests a GPU."""
     meta = pod.metadata
     placement = view.decided(meta.uid)
     assumed, doubts = view.assumed.get(meta.uid, ""), view.doubts.get(meta.uid, ())
@@ -157,8 +157,8 @@ def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount |
 
 
 def _claim_accounts(view: PodView, nodes: Iterable[Node]) -> Iterator[PodAccount]:
-    """Yield the charges of ResourceClaims in the form of pods: they fill GPUs, and are not
-    adopted."""
+    """Yield the charges of ResourceClaims, each as a `PodAccount`: they take up GPUs, but are not
+    listed among the pods."""
     for node in nodes:
         for holder in sorted(view.claims.holders_on(node.name)):
             placement = view.decided(holder)

@@ -101,7 +101,7 @@ async def lacking_rights(
     lacking = ", ".join(map(str, await lacking_of(client, needed)))
     if not lacking:
         return None
-    return AdoptionProblem("your rights", "rules", f"may not {lacking}", HOW_TO_GET)
+    return AdoptionProblem("your rights", "rules", f"no permission to {lacking}", HOW_TO_GET)
 
 
 WANTED: Mapping[str, tuple[Resource[Any], str]] = {
@@ -253,7 +253,7 @@ def _kept_out(
         value = labels[name].get(SCHEDULE, SCHEDULE_ENABLED)
         if value != SCHEDULE_ENABLED:
             field = f"metadata.labels[{SCHEDULE}]"
-            remedy = f"kubectl label namespace {name} {SCHEDULE}- , or name others with --namespace"
+            remedy = f"kubectl label namespace {name} {SCHEDULE}- , or choose others by --namespace"
             problem = f"is {value!r}: it is opted out"
             yield AdoptionProblem(f"namespace {name}", field, problem, remedy)
 
@@ -284,8 +284,8 @@ def _two_plugins(nodes: Iterable[KubeNode]) -> Iterator[AdoptionProblem]:
             names = [name for resources in plugins.values() for name in resources]
             problem = f"has {_some(names)}: {len(plugins)} device plugins hand out the same GPUs"
             remedy = (
-                f"keep one of {', '.join(plugins)} on this node: take its label from the others' "
-                "DaemonSets' node selectors, or replace all by weft agent"
+                f"keep one of {', '.join(plugins)} on this node: remove from the node the labels "
+                "that the others' DaemonSets select, or replace all of them by weft agent"
             )
             name = f"node {node.metadata.name}"
             yield AdoptionProblem(name, "status.allocatable", problem, remedy)

@@ -7,8 +7,8 @@
                                           for the same pod at the next poll
 
 The engine chooses the pods, again at every poll (for a double booking: whenever its pods are read):
-nothing is retried here, because it may have become needless. The eviction names the pod's UID, so
-it never hits another pod of the same name."""
+nothing is retried here, because the eviction may no longer be needed. The eviction names the pod's
+UID, so it never hits another pod of the same name."""
 
 import asyncio
 import logging
@@ -109,7 +109,7 @@ class Evictor:
 
     async def outcome_for(self, uids: Collection[str]) -> EvictionOutcome:
         """Wait for the evictions of these pods that are under way; return the outcome of the last
-        one, an empty outcome if there is none."""
+        one, or an empty outcome if none is under way."""
         tasks = [task for task, uid in self._tasks.items() if uid in uids]
         if not tasks:
             return EvictionOutcome()

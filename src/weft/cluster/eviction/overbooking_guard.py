@@ -8,10 +8,10 @@
                                                                  ResourceClaim: reported and
                                                                  charged, never evicted
 
-Only the leader reports and evicts. A pod is evicted, or is a reason to evict another, only if Weft
-wrote its placement and it is unchanged since its binding: a pod with doubtful annotations or an
-assumed share may be on another GPU. A terminating pod counts as gone, so that never more pods are
-evicted than needed, and never both of two."""
+Only the leader reports and evicts. A pod is evicted, or is a reason to evict another pod, only if
+Weft wrote its placement and the placement is unchanged since the binding: a pod with doubtful
+annotations or an assumed share may be on another GPU. A terminating pod counts as gone, so that
+never more pods are evicted than needed."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ class OverbookingGuard:
         return sum(map(len, self.over.values()))
 
     def touch(self, node: str) -> None:
-        """Note that charges on this node changed without the ledger's check."""
+        """Note that charges on this node changed without a check that they fit."""
         self._touched.add(node)
 
     def check(self) -> None:

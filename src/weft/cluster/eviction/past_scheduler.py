@@ -1,5 +1,5 @@
-"""Watches for pods that were bound past their scheduler, reports them, and evicts them if
-configured.
+"""Watches for pods that name Weft as scheduler but were bound by someone else; reports them, and
+evicts them if configured.
 
 Such a pod has a schedulerName of Weft, requests GPUs, and is on a node without Weft's record: its
 author set `nodeName`, or another client bound it. The most that it may hold is charged, and no
@@ -28,8 +28,8 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class PastScheduler:
-    """Watch over one cluster's pods that were bound past Weft, active while `leading`. `here` are
-    their UIDs."""
+    """Watch over one cluster's pods of Weft's that Weft did not bind, active while `leading`.
+    `here` are the UIDs of these pods."""
 
     def __init__(
         self,
@@ -44,10 +44,13 @@ class PastScheduler:
         self._client, self._pods, self._notify = client, pods, notify
         self._may_write, self._evicts = may_write, treatment == "evict"
         self._told: frozenset[str] = frozenset()
-        self._task = LeaderTask(self._evict_all, self._has_work, "pods bound past their scheduler")
+        self._task = LeaderTask(
+            self._evict_all, self._has_work, "pods bound without their scheduler"
+        )
 
     def check(self) -> None:
-        """Find pods bound past Weft; report new ones, and begin to evict if configured."""
+        """Find pods of Weft's that Weft did not bind; report new ones, and begin to evict if
+        configured."""
         known_by = self._pods.assumed | self._pods.told
         pods = {uid: pod for uid in known_by if (pod := self._pods.by_uid(uid))}
         self.here = frozenset(uid for uid, pod in pods.items() if self._is_past_us(pod))
@@ -61,7 +64,8 @@ class PastScheduler:
         self._task.start()
 
     def lead(self) -> None:
-        """Begin to lead: report pods bound past Weft from now on, and evict them if configured."""
+        """Begin to lead: from now on report pods that Weft did not bind, and evict them if
+        configured."""
         self.leading = True
         self.check()
 
@@ -81,8 +85,8 @@ class PastScheduler:
         return [pod for pod in found if pod is not None and not pod.metadata.deletion_timestamp]
 
     async def _evict_all(self) -> None:
-        """Evict repeatedly until no such pod is left; a disruption budget may forbid it for a
-        while."""
+        """Evict the pods of `here`, repeatedly until none is left; a disruption budget may forbid
+        evictions for a while."""
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
         while self.leading and (due := self._due()):
             for pod in due:
@@ -95,5 +99,5 @@ class PastScheduler:
             return
         answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
         if answer.error is not None:
-            text = "pod %s was bound past its scheduler, and can't be evicted now: %s"
+            text = "pod %s was bound without its scheduler, and can't be evicted now: %s"
             log.warning(text, meta.name, answer.error, extra=about(meta))

@@ -6,7 +6,8 @@
 
 This follows kube-scheduler. If disruption budgets are strict, and for a pod that only moves, the
 Eviction API is used instead, and a pod that a budget protects is reported as `NotEvicted`, so that
-the engine chooses other pods. So is a pod that should move but no longer has room elsewhere."""
+the engine chooses other pods. A pod that should move but no longer has room elsewhere is reported
+in the same way."""
 
 import asyncio
 import logging
@@ -30,8 +31,8 @@ from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 TRIES = 3
-"""Number of times that a request is sent if its answer is lost: each has the same effect when sent
-twice."""
+"""Maximum number of times that a request is sent if its answer is lost; sending a request twice has
+the same effect as once."""
 NO_LONGER = "it is not in another pod's way any more, or another scheduler has placed it"
 NO_ROOM = "the room that it was to move to is taken"
 GRACE_S, LATE_S = 30, 30.0
@@ -62,7 +63,7 @@ class Preemptor:
         self._notify, self._report, self._may_write = notify, report, may_write
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: dict[str, asyncio.Task[None]] = {}
-        self._answers: dict[str, asyncio.Event] = {}  # by UID: its Binding has one
+        self._answers: dict[str, asyncio.Event] = {}  # by UID: set when its Binding is answered
         self._nominating: dict[str, asyncio.Lock] = {}
 
     def lead(self) -> None:
@@ -141,8 +142,9 @@ class Preemptor:
 
     def _hindrance(self, uid: str, why: PreemptedFor) -> str:
         """Return why the pod must not be ended any more; "" while it holds its place, another pod
-        waits for that, and a pod that is to move has room. Since the decision, another scheduler's
-        binding of the pod may have been seen, or the other pod may have been placed."""
+        waits for that place, and, if the pod is to move, there is room elsewhere. Since the
+        decision, another scheduler's binding of the pod may have been seen, or the other pod may
+        have been placed."""
         preemption = self._engine.preemption
         awaited = why.uid in preemption.nominations or any(preemption.waiting_for(uid))
         stands = uid in preemption.standings and uid in self._engine.ledger.holdings
@@ -171,7 +173,7 @@ class Preemptor:
         await ask()
 
     async def _ask(self, pod: Pod, why: PreemptedFor) -> bool:
-        """Have the pod ended; return True if it ends, or may end."""
+        """Request the pod's end (DELETE or eviction); return True if the pod ends, or may end."""
         meta, text = pod.metadata, preempted_in_words(why)
         refused = ""
         try:
@@ -268,7 +270,7 @@ class Preemptor:
         self.counts["late"] += 1
         text = f"it still exists {wait_s:g} s after it was preempted"
         log.warning(
-            "%s: %s; others are chosen",
+            "%s: %s; other pods are chosen instead",
             self._pods.name_of(uid),
             text,
             extra=about(pod.metadata, node=pod.spec.node_name),
@@ -298,5 +300,5 @@ class Preemptor:
             try:
                 await self._surely(partial(self._patch, pod, {"nominatedNodeName": node or None}))
             except _Errors as error:
-                text = "the node kept for %s/%s could not be written: %s"
+                text = "status.nominatedNodeName of %s/%s could not be written: %s"
                 log.warning(text, request.namespace, request.name, error, extra=about(pod.metadata))

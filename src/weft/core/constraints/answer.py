@@ -1,4 +1,4 @@
-"""Represents the answer of one of a pod's rules, and combines the answers of several."""
+"""Represents which nodes one of a pod's scheduling rules refuses, and combines several rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,10 +16,10 @@ Codes = npt.NDArray[np.int8]
 
 
 class PodAnswer(msgspec.Struct, frozen=True, gc=False):
-    """One rule's answer: the nodes that it refuses, with this code, and a function that says why in
-    words. `where` is a mask of nodes, [N], and may change as pods come and go; if `domains` is set,
-    it is a set of domains instead (`LabelColumn.rows_in`). `rows` are the refused nodes, if they
-    are few and known."""
+    """Nodes that one of a pod's rules refuses, with the `code` of the refusal; `words` returns the
+    reason for a node's row. `where` is a mask of the refused nodes, [N], and may change as pods
+    come and go; if `domains` is set, `where` is a set of topology domains as a mask or as an
+    integer (`as_bits`). The keys of `rows`, if set, are the refused nodes' rows."""
 
     code: Code
     where: Bools | int
@@ -49,7 +49,7 @@ class PodAnswer(msgspec.Struct, frozen=True, gc=False):
         return where.item(row)
 
     def asked(self) -> Bools:
-        """Return a mask of the refused domains or nodes."""
+        """Return a mask of the refused domains if `domains` is set, else of the refused nodes."""
         if isinstance(self.where, int):
             assert self.domains is not None
             return self.domains.mask_of(self.where)
@@ -57,8 +57,8 @@ class PodAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
-    """Return the answers that refuse something, grouped by topology key, and then those by node. If
-    several refuse a node, the first of the first group counts."""
+    """Return the answers that refuse any node, grouped by topology key; answers by node are one
+    group. If several answers refuse a node, the first answer of the first group gives the code."""
     found: dict[int, list[PodAnswer]] = {}
     for answer in answers:
         key = id(answer.domains)
@@ -87,26 +87,27 @@ def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
 
 
 class DomainsLeft(NamedTuple):
-    """The domains of one topology key that a pod's rules leave (`as_bits`), and how many nodes they
-    have together."""
+    """The domains of one topology key that a pod's rules do not refuse (`which`, in the form of
+    `as_bits`), and the number of nodes in all of them."""
 
     domains: LabelColumn
     which: int
     nodes: int
 
     def all_with(self, rows: Ints) -> bool:
-        """Return True if each of these domains is certain to have one of the `rows` that remain:
-        fewer nodes are missing than the smallest domain has."""
+        """Return True if each of these domains certainly has a node in `rows`: fewer of their nodes
+        are missing from `rows` than the smallest domain has."""
         return not self.which & WITHOUT and self.nodes - len(rows) < self.domains.fewest_nodes
 
 
 class RowsLeft:
-    """Finds which nodes with code 0 a pod's answers leave. Like `refusals`, but skips nodes of
-    refused domains.
+    """Finds the nodes with code 0 (no reason against them yet) that no answer about a pod refuses.
+    Faster than `refusals`, as nodes of refused domains are skipped.
 
-    `rows` are the remaining nodes, in order, and `codes` their codes; if no answer is by domain,
-    `rows` is None and `codes` covers all nodes. `counts[c]` is the number of nodes with code c.
-    `domains` are the domains of the `rows`, for the topology key of the first answer by domain.
+    `rows` are the remaining nodes' rows in ascending order, and `codes` is valid only for them; if
+    no answer is by domain, `rows` is None and `codes` is valid for all nodes. `counts[c]` is the
+    number of nodes with code c. `domains` are the domains of the `rows`, for the topology key of
+    the first answer by domain.
     """
 
     __slots__ = ("codes", "counts", "domains", "rows")
@@ -155,7 +156,7 @@ class RowsLeft:
         return rows
 
     def _left_of(self, rows: Ints, alike: Sequence[PodAnswer]) -> Ints:
-        """Return the rows that no answer refuses."""
+        """Return those of the `rows` that no answer refuses."""
         for answer in alike:
             domains, asked = answer.domains, answer.asked()
             out = asked.take(rows if domains is None else domains.of_node.take(rows))
@@ -164,7 +165,8 @@ class RowsLeft:
         return rows
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:
-        """Apply answers by node, if there was no answer by domain."""
+        """Set the codes of nodes that these answers by node refuse; only called if no answer is by
+        domain."""
         self.codes = self.codes.copy()
         for answer in alike:
             rows = answer.asked().nonzero()[0]

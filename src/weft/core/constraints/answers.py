@@ -18,7 +18,7 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Constraints, InterPodRules, PodRequest, PodTerm, SpreadRule
 
 KEPT_RULES = 1_024
-"""The most different rules whose look-ups are cached."""
+"""Maximum number of pods' rules whose look-ups are cached; a full cache is cleared."""
 _NO_RULES = InterPodRules()
 
 
@@ -30,8 +30,8 @@ def answers(
     pod: PodRequest | None = None,
 ) -> list[PodAnswer]:
     """Return the answers of all of a pod's rules about other pods and volumes. `own` are the pod's
-    rules, `constraints` its constraints with what other pods add; `pod` has the names of its
-    claims."""
+    own rules about other pods; `constraints` are all its constraints, including the anti-affinity
+    terms of other pods that select it. `pod` is read for the names of its claims."""
     found: list[PodAnswer] = []
     if constraints.pods:
         asked = _asked(existing, table, own or _NO_RULES)
@@ -42,7 +42,7 @@ def answers(
 
 
 def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> "AskedRules":
-    """Look up the counts that the rules need, once for all pods of a workload."""
+    """Look up the pod counts that the rules need, once for all pods with the same rules."""
     known = existing.asked_rules.get(rules)
     if known is None or not known.is_true(table):
         if len(existing.asked_rules) >= KEPT_RULES:
@@ -52,8 +52,9 @@ def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> 
 
 
 class AskedRules:
-    """The rules of like pods, with the counts and words behind their answers, for one layout of
-    nodes. Counts change as pods come and go, and are read for each answer."""
+    """Rules that several pods have in common, with the pod counts and texts that their answers
+    need, for one layout of nodes (`LedgerTable`). Counts change as pods come and go, and are read
+    for each answer."""
 
     def __init__(self, existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> None:
         self._existing, self._rules, self._row_of = existing, rules, table.row_of
@@ -88,7 +89,8 @@ class AskedRules:
     def answers(
         self, table: LedgerTable, constraints: Constraints, off: Sequence[PodTerm]
     ) -> list[PodAnswer]:
-        """Return the answers now, including other pods' anti-affinity terms (`off`)."""
+        """Return which nodes these rules, and other pods' anti-affinity terms (`off`), refuse
+        now."""
         found = self._affinity(table) if self._near else []
         for each in self._away:
             found.append(each if isinstance(each, PodAnswer) else each.now())
@@ -113,8 +115,9 @@ class AskedRules:
         return found
 
     def _keep_off(self, table: LedgerTable, off: Sequence[PodTerm]) -> None:
-        """Look up other pods' anti-affinity terms. A term that the pod has too is already answered
-        as its own, except for pods that have it and that it does not select."""
+        """Look up the pods that have the anti-affinity terms `off`. A term that this pod has too
+        already refuses the nodes of all pods that the term selects; it is answered again only for
+        `strangers`: pods that have the term but are not selected by it."""
         owners, same = [self._existing.owners[term] for term in off], self._rules.anti_affinity
         self._kept_off = [
             (term if term in same else None, _away(table, term, count, Code.ANTI_AFFINITY))
@@ -123,8 +126,9 @@ class AskedRules:
         self._off, self._off_counts = off, _laid_out(table, owners)
 
     def _affinity(self, table: LedgerTable) -> list[PodAnswer]:
-        """Answer required affinity. A pod counts only if it matches all terms; the first pod of a
-        self-affine set may run on any node that has all topology keys."""
+        """Return the answers of required affinity. An existing pod counts only if it matches all
+        terms; the first of several pods with affinity to each other may run on any node that has
+        all topology keys."""
         rules, existing, near = self._rules, self._existing, self._near
         is_first = rules.is_its_own and _nowhere([each.sums for each in near])
         if is_first and existing.kept:  # a nominated pod may start there soon
@@ -164,11 +168,11 @@ def _affinity_words(term: PodTerm, domains: LabelColumn, row: int) -> str:
     domain = _domain(domains, term.topology_key, row)
     if not domain:
         return f"node has no label {term.topology_key}, which the pod's affinity names"
-    return f"no {term.pods} in {domain}, which the pod must be near to"
+    return f"no {term.pods} in {domain}, and the pod's affinity requires one there"
 
 
 def _domain(domains: LabelColumn, key: str, row: int) -> str:
-    """Return the node's domain, for people; "" if it has none."""
+    """Return the node's domain as `KEY=VALUE` for messages; "" if the node lacks the label."""
     number = int(domains.of_node[row])
     return f"{key}={domains.values[number - 1]}" if number else ""
 
@@ -213,8 +217,8 @@ def _away_words(term: PodTerm, table: LedgerTable, count: CountByNode, code: Cod
     if code is Code.ANTI_AFFINITY:
         who = "a pod" if number == 1 else f"{number:,} pods"
         keep = "keeps" if number == 1 else "keep"
-        return f"{who} in {where} {keep} {term.pods} away"
-    return f"{where} has {number:,} of {term.pods}, from which the pod stays away"
+        return f"{who} in {where} {keep} {term.pods} away by anti-affinity"
+    return f"{where} has {number:,} of {term.pods}, which the pod's anti-affinity excludes"
 
 
 def nodes_within(
@@ -224,8 +228,8 @@ def nodes_within(
     *,
     need_all: bool = True,
 ) -> list[Bools | None]:
-    """Return, for each spread rule, the nodes whose pods it counts, None for all; if the rules
-    `need_all`, only nodes with all of their topology keys."""
+    """Return, for each spread rule, a mask of the nodes whose pods it counts, None for all nodes.
+    With `need_all` only nodes that have the topology keys of all rules count."""
     have_all = None
     by_labels = tolerated = None
     if len(rules) > 1 and need_all:
@@ -250,15 +254,15 @@ def nodes_within(
 def pods_of(
     existing: ExistingPods, rule: SpreadRule, *, with_kept: bool = True
 ) -> CountByNode | None:
-    """Return the rule's pods by node, None for none: an empty selector selects every pod, and
-    kube-scheduler counts none for it."""
+    """Return the count by node of the pods that the rule selects; None if its selector is empty, as
+    kube-scheduler then counts no pods."""
     if not rule.pods.labels:
         return None
     return existing.count(CountKey((rule.pods,), with_terminating=False, with_kept=with_kept))
 
 
 class CountedSpread:
-    """A spread rule on one layout of nodes, with the pods that it counts.
+    """A spread rule with the pods that it counts, for one layout of nodes (`LedgerTable`).
 
     `most_more` is by how many pods a domain may exceed the domain with the fewest, before this pod
     is added.
@@ -288,8 +292,8 @@ class CountedSpread:
     def skew(
         self, table: LedgerTable, within: Bools | None
     ) -> tuple[Ints, Sequence[int] | Ints, int]:
-        """Return the pods of each domain, the domains that count, and the fewest pods of any of
-        these."""
+        """Return the number of pods in each domain, the numbers of the domains that count, and the
+        fewest pods in any of those (0 if there are fewer than minDomains)."""
         domains, count = self._domains, self._count
         there: Sequence[int] | Ints = self._everywhere
         if within is not None:
@@ -316,11 +320,11 @@ def _skew_words(
 ) -> str:
     where = _domain(domains, rule.topology_key, row)
     if not where:
-        return f"node has no label {rule.topology_key}, by which the pod is to be spread"
+        return f"node has no label {rule.topology_key}, which the pod's topology spread needs"
     has = f"{where} already has {int(sums[domains.of_node[row]]):,} of {rule.pods}"
     if len(there) < rule.min_domains:
-        few = f"there are {len(there)} of at least {rule.min_domains} domains"
-        return f"{has}, {few}: skew at most {rule.max_skew} over none"
+        few = f"only {len(there)} of at least {rule.min_domains} domains exist"
+        return f"{has}; {few}, so the minimum counts as 0: skew at most {rule.max_skew}"
     fewest = next((int(n) for n in there if sums[n] == least), 0)
     name = domains.values[fewest - 1] if fewest else "any other"
     return f"{has}, {name} {least:,}, skew at most {rule.max_skew}"

@@ -1,4 +1,4 @@
-"""Counts by node, as columns of a table and by topology domain."""
+"""Pod counts by node, also as columns of a `LedgerTable` and as sums by topology domain."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ class SumsByDomain:
         self._beyond: tuple[int, int] | None = None  # a limit, and the domains with more
 
     def add(self, row: int, by: int) -> None:
-        """Add `by` to the node of this row."""
+        """Add `by` to the count of the node in this row."""
         domain = self.domains.of_node.item(row)
         if not domain:
             return
@@ -67,8 +67,8 @@ class SumsByDomain:
 
 class CountByNode:
     """Counts pods of one kind: by node, as a column of a table's nodes, and by topology domain.
-    Most kinds have pods on few nodes, so only these are stored; a column of all nodes is made on
-    demand.
+    Most kinds have pods on few nodes, so only counts above 0 are stored; a column of all nodes is
+    made on demand.
     """
 
     __slots__ = (
@@ -84,9 +84,9 @@ class CountByNode:
     )
 
     def __init__(self, asked: int = 0) -> None:
-        """Create an empty count. `asked` is the number of the last question about it. `ended` is
-        True once it is no longer updated. Columns, rows and sums belong to one `layout` of nodes,
-        and are updated while that stays."""
+        """Create an empty count. `asked` is the sequence number of its last use. `ended` is True
+        once the count is no longer updated. Columns, rows and sums belong to one `layout` of nodes,
+        and are recomputed for another."""
         self.asked, self.ended = asked, False
         self.layout = object()
         self.by_node: dict[str, int] = {}
@@ -97,7 +97,7 @@ class CountByNode:
         self._by_key: dict[str, SumsByDomain] = {}
 
     def add(self, node: str, by: int) -> None:
-        """Add `by` to this node, which need not be in any table."""
+        """Add `by` to the count of this node, which need not be in any table."""
         count = self.by_node.get(node, 0) + by
         if count:
             self.by_node[node] = count
@@ -145,13 +145,14 @@ class CountByNode:
         return found
 
     def rows(self, table: LedgerTable) -> Mapping[int, int]:
-        """Return the counts of nodes that have any, by row; the mapping changes as pods come and
-        go."""
+        """Return the counts of the nodes with a count above 0, by row; the mapping changes as pods
+        come and go."""
         self._lay_out(table)
         return self._of_row
 
     def anywhere(self, table: LedgerTable) -> Bools:
-        """Return a mask of the table's nodes with any, [N]; it changes as pods come and go."""
+        """Return a mask of the table's nodes with a count above 0, [N]; the mask changes as pods
+        come and go."""
         self._lay_out(table)
         if self._anywhere is None:
             self._anywhere = np.zeros(table.count, dtype=np.bool_)

@@ -1,7 +1,7 @@
 """Counts the pods that have a node, by node and selector. A selector's count is computed once from
 all pods, and then updated as pods come, go and are relabelled. For each such change the pod's
 labels are matched against the current selectors: an index by label finds the few that may select
-it.
+the pod.
 """
 
 import functools
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from weft.core.constraints.answers import AskedRules
 
 KEPT, WATCHED = 1_024, 8_192
-"""The most selectors whose counts are kept (the least recently used is dropped), and the most that
-are watched without a count, as pods may wait for changes."""
+"""Maximum number of selectors with a stored count (the least recently used count is dropped), and
+of selectors without one whose changes are still noticed, as pods may wait for them."""
 KEPT_LABELS, KEPT_SHAPES = 1_024, 16
-"""The most sets of labels for which the matching selectors are cached, and for each the most shapes
-filled in with other pods' terms."""
+"""Maximum number of label sets with cached matching selectors, and for each the maximum number of
+cached pod shapes with other pods' terms filled in."""
 
 
 class CountKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """The pods that all of these selectors select, with or without terminating pods, and with or
-    without pods that only have a place kept for them."""
+    """Key of a count: the pods that all of these selectors select, with or without terminating
+    pods, and with or without pods that have no place yet but one kept free for them (`kept`)."""
 
     selectors: tuple[PodSelector, ...]
     with_terminating: bool = True
@@ -66,9 +66,9 @@ class CountKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class PodsMoved(NamedTuple):
-    """Changes since the last call: counts and anti-affinity terms (by the number of their owners)
-    that rose or fell on some node, and `volumes` that became available. Also stands for the changes
-    that a pod waits for."""
+    """Changes on any node that may let waiting pods fit: pod counts that rose or fell,
+    anti-affinity terms that more or fewer pods have, and `volumes` that became available. Also used
+    for the changes that one pod waits for."""
 
     rose: frozenset[CountKey | PodTerm]
     fell: frozenset[CountKey | PodTerm]
@@ -101,8 +101,8 @@ def waits_for(constraints: Constraints) -> PodsMoved:
 
 def affinity_key(rules: InterPodRules, *, with_kept: bool = False) -> CountKey:
     """Return the key of the pods that a pod's required affinity selects by all of its terms. Pods
-    that only have a place kept for them do not count unless `with_kept`, as they may never start
-    there."""
+    that have no place yet but one kept free for them do not count unless `with_kept`, as they may
+    never start there."""
     return CountKey(tuple(term.pods for term in rules.affinity), with_kept=with_kept)
 
 
@@ -118,7 +118,8 @@ class _Selected(NamedTuple):
     more: tuple[PodSelector, ...]
 
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return True if all selectors select such a pod."""
+        """Return True if the item selects a pod of this namespace with these labels, given that the
+        pod has the label by which the item was found."""
         if self.namespaces is not None and namespace not in self.namespaces:
             return False
         return all(each.matches(namespace, labels) for each in self.more)
@@ -143,8 +144,8 @@ class _Alike:
 
 
 class _FoundByLabels:
-    """Caches the items that several indexes found for like pods, by the index's number: a decision
-    asks all indexes about the same labels."""
+    """Caches the items that several indexes found for pods with the same namespace and labels, by
+    the index's number: a decision asks all indexes about the same labels."""
 
     def __init__(self, indexes: int) -> None:
         self._indexes = indexes
@@ -153,7 +154,8 @@ class _FoundByLabels:
         self._last: tuple[str, Mapping[str, str], _Alike] | None = None
 
     def of(self, namespace: str, labels: Mapping[str, str]) -> _Alike:
-        """Return the cache entry for such pods, to be filled in."""
+        """Return the cache entry for pods of this namespace with these labels, to be filled in by
+        the caller."""
         last = self._last
         if last is not None and last[1] is labels and last[0] == namespace:
             return last[2]
@@ -194,7 +196,7 @@ class _Index(Generic[T]):
         self._next = 0
 
     def add(self, item: T, selectors: Sequence[PodSelector]) -> None:
-        """Add an item with the selectors that must all select a pod."""
+        """Add an item, to be found for pods that all of these selectors select."""
         self._next += 1
         first = selectors[0]
         pairs = _pairs_of(first)
@@ -328,12 +330,12 @@ _Undo = tuple[str, tuple[str, PodMarks] | None, MountedVolumes | UnsetType]
 
 
 class ExistingPods:
-    """The pods that have a node, or are just getting one. `owners` counts, for each required
+    """The pods that have a node, or are just getting a node. `owners` counts, for each required
     anti-affinity term, the pods that have it, by node; `strangers` counts those of them that the
     term itself does not select. `drawers` does the same for terms that count in other pods'
-    preferences. `volumes` are what pods mount, and may mount. `has_moved`: `take_moved` has changes
-    to return; for volumes see `volumes.moved`. `kept` is the number of pods that only have a place
-    kept for them."""
+    preferences. `volumes` are what pods mount, and may mount. `has_moved` is True if counts or
+    terms changed since `take_moved`; for volumes see `volumes.moved`. `kept` is the number of pods
+    without a place for which one is kept free."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -439,7 +441,8 @@ class ExistingPods:
             self.volumes.assume(pod.uid, pod.namespace, node, chosen)
 
     def put_kept(self, uid: str, pod: PodRequest, node: str) -> None:
-        """Record that a place on the node is kept for this pod, under this UID."""
+        """Record, under this UID, that a place on the node is kept free for a pod that has none
+        yet."""
         rules = pod.shape.constraints.pods
         keeps_away = rules.anti_affinity if rules else ()
         self.put(uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away, kept=True))
@@ -479,8 +482,8 @@ class ExistingPods:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo, at the end of the context, all pods added and removed meanwhile; this wakes no
-        pod."""
+        """Undo, at the end of the context, all additions and removals of pods made in it; waiting
+        pods are not tried again because of them."""
         undo: list[_Undo] = []
         self._undo, before_trial = undo, (set(self._rose), set(self._fell))
         with self.volumes.trial():
@@ -496,7 +499,7 @@ class ExistingPods:
                 self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
-        """Return the number of these pods on each node."""
+        """Return the count by node of the key's pods; it is updated until its `ended` is True."""
         known = self._counts.get(key)
         self._asked += 1
         if known is not None:
@@ -554,7 +557,7 @@ class ExistingPods:
         return [(wish, self.drawers[wish]) for wish in drawn]
 
     def take_moved(self) -> PodsMoved:
-        """Return the counts and terms that rose or fell since the last call."""
+        """Return the changes of counts, anti-affinity terms and volumes since the last call."""
         volumes = self.volumes.take_moved()
         moved = PodsMoved(frozenset(self._rose), frozenset(self._fell), volumes)
         self.has_moved = False
@@ -580,8 +583,8 @@ class ExistingPods:
         return found
 
     def _of(self, selectors: tuple[PodSelector, ...]) -> tuple[Collection[str], PodSelector | None]:
-        """Return UIDs of pods that the selectors may select, and the selector by whose labels they
-        were found."""
+        """Return UIDs that include all pods that the selectors select, and the selector by whose
+        labels they were found; None if they were not found by labels."""
         found_by: PodSelector | None = None
         named = [s.namespaces for s in selectors if s.namespaces is not None]
         fewest: Collection[str] = self._pods
@@ -614,7 +617,8 @@ class ExistingPods:
             _count_owner(self.drawers, self._drawn, (wish, wish.term.pods), node, by)
 
     def _counts_of(self, marks: PodMarks) -> _Counts:
-        """Return the keys that select the pod, with their counts; None for those only watched."""
+        """Return the keys that select the pod, each with its count; None if the key's count is no
+        longer stored."""
         keys = self._counted.selecting(marks.namespace, marks.labels)
         alike = self._alike.of(marks.namespace, marks.labels)
         if alike.counts[0] is not keys:

@@ -1,5 +1,6 @@
-"""Stores the container images that each node has, as its kubelet last reported. Names are numbers
-here, and a node's images an array of these, as thousands of nodes have a hundred names each.
+"""Stores the container images that each node has, as its kubelet last reported. Names are stored as
+numbers, and a node's images as an array of numbers, because thousands of nodes may have a hundred
+images each.
 """
 
 from collections import OrderedDict
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 
 KEPT = 256
-"""The most images for which the nodes that have them are cached; the least recently used is
-dropped."""
+"""Maximum number of images for which the nodes that have them are cached; the least recently used
+is dropped."""
 _MIB = 1 << 20
 _LEAST, _MOST_OF_ONE = 23 * _MIB, 1_000 * _MIB
 """kube-scheduler's bounds, bytes: the size below which an image counts nothing, and the size per
@@ -54,9 +55,9 @@ class ImagesOnNodes:
         return any(name in self._number for name in names)
 
     def points(self, table: LedgerTable, names: Sequence[str], containers: int, rows: Ints) -> Ints:
-        """Return 0 to 100 for each of these rows: how many bytes of these images it has, each
-        counted once per use. An image counts less the fewer nodes have it, so that its pods do not
-        crowd there.
+        """Return 0 to 100 points for each of these rows, by the bytes of these images that the node
+        has; an image named twice counts twice. An image counts less the fewer nodes have it, so
+        that its pods do not crowd there.
         """
         found = np.zeros(len(rows), dtype=np.int64)
         for name in names:

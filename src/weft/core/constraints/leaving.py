@@ -19,8 +19,8 @@ ANY_NUMBER = 1 << 40
 
 class PodsToLeave(NamedTuple):
     """One rule's demand on each node, [N]: at least `least` of the pods that it `counts` (by UID)
-    have to leave the node's domain, and at most `most` may. `there` are the pods in the domain that
-    the rule counts."""
+    have to leave the node's domain, and at most `most` may leave. `there` are the pods in the
+    domain that the rule counts."""
 
     counts: Callable[[str], bool]
     least: Ints
@@ -43,8 +43,8 @@ def pods_to_leave(
 ) -> list[PodsToLeave]:
     """Return the demand of each rule of a pod with these constraints, and of other pods' terms that
     keep it `off`. `by_domain`: pods of several nodes may leave at once, as for gangs. Rules that
-    are satisfied are left out, and so is affinity to pods like the pod itself, as the first of
-    these may run anywhere."""
+    every node already satisfies are left out, and so is affinity to pods like the pod itself, as
+    the first such pod may run anywhere."""
     found, rules = list[PodsToLeave](), constraints.pods
     for term in rules.anti_affinity if rules else ():
         key = CountKey((term.pods,))
@@ -105,8 +105,8 @@ def _one_stays(
 def _skewed(
     existing: ExistingPods, table: LedgerTable, rule: SpreadRule, within: Bools | None
 ) -> PodsToLeave:
-    """Demand that the pods beyond what the domain with the fewest allows leave; nodes in no domain
-    are excluded."""
+    """Demand that as many of a domain's pods leave as exceed the skew allowed over the domain with
+    the fewest; nodes in no domain are impossible."""
     count, domains = pods_of(existing, rule), table.labels.domains(rule.topology_key)
     spread = CountedSpread(rule, table, count)
     sums, _, least = spread.skew(table, within)

@@ -33,7 +33,8 @@ _NONE = Preferences()
 
 
 class PreferencePart(NamedTuple):
-    """One part's points for the rows that were asked about."""
+    """Points by one part of a pod's preferences, one for each of the rows passed to
+    `PodWishes.parts`."""
 
     name: PartName
     points: Ints
@@ -46,7 +47,7 @@ class PreferencePart(NamedTuple):
 
 
 class PartPoints(msgspec.Struct, frozen=True, gc=False):
-    """Points of `most` that a node has by one part of a pod's preferences."""
+    """A node's points by one part of a pod's preferences, of at most `most`."""
 
     name: PartName
     points: int
@@ -54,8 +55,8 @@ class PartPoints(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
-    """The reason why preferences chose a node: the `parts` that differ among the `nodes` which
-    policies score within `percent` % of their range from the best."""
+    """The reason why preferences chose a node. `nodes` is the number of nodes whose policy score is
+    within `percent` % of the range of scores from the best; `parts` differ among those nodes."""
 
     nodes: int
     percent: int
@@ -63,9 +64,9 @@ class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredAmong(NamedTuple):
-    """The rows among which a pod's preferences decided: those `near` the best of the `rows`, by
-    position (None: all). Policies score these within `percent` % of their range from the best, and
-    the `parts` distinguish them."""
+    """The rows among which a pod's preferences decided. `near` are the positions in `rows` (None:
+    all) whose policy score is within `percent` % of the range of scores from the best; `parts`
+    differ among those rows."""
 
     rows: Ints
     near: Ints | None
@@ -85,8 +86,8 @@ class PreferredAmong(NamedTuple):
 
 
 class PodWishes:
-    """Evaluates one pod's preferences, with other pods' preferences about it. `rules` is their
-    number, a measure of the work."""
+    """Evaluates one pod's preferences, with other pods' preferences about it. `rules` is the number
+    of all these preferences, a measure of the work."""
 
     __slots__ = ("_asked", "_constraints", "_drawing", "_existing", "_images", "_table", "rules")
 
@@ -180,8 +181,8 @@ class PodWishes:
         return PreferencePart("pod-affinity", points.take(which))
 
     def _by_spread(self, rows: Ints) -> Ints:
-        """Score by spread: the fewer matching pods, the more points; none where a topology label is
-        missing."""
+        """Score by spread: the fewer matching pods in a node's domain, the more points; no points
+        where a topology label is missing."""
         table, asked = self._table, self._asked
         columns = [table.labels.domains(rule.topology_key) for rule in asked.spread]
         scored = np.ones(len(rows), dtype=np.bool_)
@@ -232,6 +233,6 @@ class PodWishes:
 
 
 def _of_most(counts: Ints) -> Ints:
-    """Return 100 for the largest count, the others in proportion."""
+    """Scale the counts so that the largest becomes 100."""
     most = int(counts.max(initial=0))
     return counts * _MOST // most if most else counts

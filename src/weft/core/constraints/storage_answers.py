@@ -59,7 +59,7 @@ def _all(table: LedgerTable, code: Code, words: str) -> PodAnswer:
 
 def _taken_words(claim: str) -> str:
     name = claim.partition("/")[2]
-    return f"PersistentVolumeClaim {name} is ReadWriteOncePod and another pod has it"
+    return f"PersistentVolumeClaim {name} is ReadWriteOncePod and another pod uses it"
 
 
 def _disks(volumes: ServingVolumes, table: LedgerTable, rules: StorageRules) -> PodAnswer:
@@ -71,7 +71,7 @@ def _disks(volumes: ServingVolumes, table: LedgerTable, rules: StorageRules) -> 
     }
     refuses = np.zeros(table.count, dtype=np.bool_)
     refuses[list(by_row)] = True
-    return PodAnswer(Code.DISK_TAKEN, refuses, lambda row: f"a pod there has {by_row[row]}")
+    return PodAnswer(Code.DISK_TAKEN, refuses, lambda row: f"a pod there uses {by_row[row]}")
 
 
 # --- claims that wait for their first consumer ----------------------------------------------------
@@ -114,8 +114,8 @@ def _given(
     candidates: Sequence[FreeVolume],
     before: Sequence[tuple[FreeVolume, Bools]],
 ) -> list[tuple[FreeVolume, Bools]]:
-    """Return for each volume the nodes on which it serves the claim, except where it was given to
-    an earlier claim (`before`)."""
+    """Return each volume that serves the claim on some node, with a mask of those nodes; nodes
+    where the volume serves an earlier claim of the pod (`before`) are left out."""
     left, found = np.ones(table.count, dtype=np.bool_), []
     for volume in candidates:
         rows = left & _any(table, [volume.terms])
@@ -185,8 +185,8 @@ def _any(table: LedgerTable, terms: Iterable[Term | Sequence[Term] | None]) -> B
 def _claim(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim, name: str, served: Served
 ) -> list[PodAnswer]:
-    """Answer for a claim as kube-scheduler does: no volume matches or can be provisioned, or too
-    little capacity is left."""
+    """Return the nodes that refuse a claim, by kube-scheduler's two reasons: no volume matches or
+    can be provisioned, or too little capacity is left."""
     words = _ClaimWords(volumes, table, claim, name)
     nowhere = ~served.by_volume & ~served.by_making
     full = ~served.by_volume & served.by_making & ~served.enough
@@ -227,16 +227,18 @@ class _ClaimWords:
             largest = max(each.size_bytes for each in free)
             return f"the largest of {len(free):,} free volumes has {size_in_words(largest)}"
         if not right:
-            return f"none of {len(large):,} free volumes of that size has its modes and labels"
+            return (
+                f"none of {len(large):,} free volumes of that size has the modes and labels asked"
+            )
         if any(reaches(each.terms, node.name, node.labels) for each in right):
             return "the free volumes that reach the node are too few for all claims of the pod"
-        return f"none of {len(right):,} free volumes that would do reaches the node"
+        return f"none of {len(right):,} suitable free volumes reaches the node"
 
     def _why_none_is_made(self) -> str:
         how = self._volumes.classes.get(self._claim.storage_class)
         if how is None or not how.provisioner:
-            return "the class makes none"
-        return f"{how.provisioner} makes none on this node (allowedTopologies)"
+            return "the class provisions none"
+        return f"{how.provisioner} provisions none on this node (allowedTopologies)"
 
     def capacity(self, row: int) -> str:
         """Say that a volume would be provisioned there, but too little capacity is left."""
@@ -246,16 +248,16 @@ class _ClaimWords:
             for each in self._volumes.capacities_of(claim.storage_class)
             if each.topology is not None and all(r.matches(node.labels) for r in each.topology)
         ]
-        has = f"{size_in_words(max(left))} at most" if left else "none, as far as its driver says"
+        has = f"{size_in_words(max(left))} at most" if left else "none by its driver's report"
         asks = f"{self._name} asks for {size_in_words(claim.size_bytes)}"
-        return f"{asks} of class {claim.storage_class}, of which is left there: {has}"
+        return f"{asks} of class {claim.storage_class}; capacity left there: {has}"
 
 
 _UNITS = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
 def size_in_words(size_bytes: int) -> str:
-    """Return a volume's size as people write it: `10Gi`, `1.5Gi`; rounded to two digits."""
+    """Format a volume's size as in a manifest: `10Gi`, `1.5Gi`; rounded to two decimals."""
     for unit, per in _UNITS:
         if size_bytes >= per:
             return f"{size_bytes / per:.2f}".rstrip("0").rstrip(".") + unit
@@ -263,7 +265,7 @@ def size_in_words(size_bytes: int) -> str:
 
 
 def exact_size(size_bytes: int) -> str:
-    """Return a size that can be written into a claim: not rounded."""
+    """Format a size exactly, without rounding, so that it can be written into a claim."""
     for unit, per in _UNITS:
         if size_bytes % per == 0:
             return f"{size_bytes // per}{unit}"
@@ -276,8 +278,9 @@ def exact_size(size_bytes: int) -> str:
 def _limits(
     volumes: ServingVolumes, table: LedgerTable, new: Sequence[Attached]
 ) -> list[PodAnswer]:
-    """Answer by attach limits: a node's CSINode states how many volumes of a driver it can have; a
-    volume that a pod on the node already uses does not count again."""
+    """Return the nodes that refuse volumes by attach limits: a node's CSINode states how many
+    volumes of a driver it can have; a volume that a pod on the node already uses does not count
+    again."""
     found = []
     for driver in dict.fromkeys(driver for driver, _ in new):
         limits = volumes.attached.limits(table, driver)

@@ -1,10 +1,10 @@
 """Tracks volumes that are free or can be provisioned to serve pods' claims, and volumes attached to
 nodes.
 
-What may change here: what the host reports of volumes, classes, capacities and nodes (`take`), what
-pods on nodes mount (`put`, `remove`), and which free volume, or node, a decision chose for a claim
-(`assume`). A chosen volume is reserved until its pod is gone or loses its place; another pod with
-the same claim gets the same volume. Nothing here knows an API.
+This state is changed by reports about volumes, classes, capacities and nodes (`take`), by pods on
+nodes that mount volumes (`put`, `remove`), and by decisions that choose a free volume, or a node to
+provision one, for a claim (`assume`). A chosen volume is reserved until its pod is gone or loses
+its place; another pod with the same claim gets the same volume. Nothing here knows an API.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,19 +38,20 @@ _NO_LIMIT = 1 << 60
 
 
 class AttachedVolumes:
-    """Counts volumes that pods use, and others that are attached; a volume of several pods counts
-    once. A volume that a pod uses counts whether or not it is attached yet."""
+    """Counts, for each node and driver, the volumes that pods use and other attached volumes; a
+    volume of several pods counts once. A volume that a pod uses counts whether or not it is
+    attached yet."""
 
     def __init__(self) -> None:
         self._storage: dict[str, NodeStorage] = {}
-        self._limited: dict[str, CountByNode] = {}  # limits by driver, less `_NO_LIMIT`
+        self._limited: dict[str, CountByNode] = {}  # by driver: each node's limit minus `_NO_LIMIT`
         self._used: dict[str, dict[Attached, int]] = {}  # by node, with the number of pods
         self._where: dict[Attached, dict[str, None]] = {}
         self._counts: dict[str, CountByNode] = {}  # by driver
 
     def take(self, storage: NodeStorage) -> set[str]:
-        """Set the node's attached volumes and limits; return the drivers of which the node may have
-        more volumes than before."""
+        """Set the node's attached volumes and limits; return the drivers of which more volumes can
+        be attached to the node than before."""
         name, before = storage.node, self._storage.get(storage.node, NodeStorage(storage.node))
         used = self._used.get(name, {})
         for volume in set(before.attached) - set(storage.attached):
@@ -88,8 +89,8 @@ class AttachedVolumes:
                     self._count(volume[0], node, 1)
 
     def remove(self, node: str, volumes: Sequence[Attached]) -> set[str]:
-        """Count one pod less; return the drivers of which the node may have more volumes than
-        before."""
+        """Count one pod less; return the drivers of which more volumes can be attached to the node
+        than before."""
         here = self._used.get(node, {})
         fell = set()
         for volume in volumes:
@@ -236,8 +237,8 @@ class ServingVolumes:
         return sorted(size for size in sizes if 0 < size < claim.size_bytes)
 
     def other_classes(self, claim: UnboundClaim) -> list[UnboundClaim]:
-        """Return the claim as it would be with each other class; classes of in-tree plugins, whose
-        driver is unknown here, are left out."""
+        """Return a copy of the claim for each other storage class; classes of in-tree plugins,
+        whose driver is unknown here, are left out."""
         return [
             replace(claim, storage_class=name, driver=how.provisioner)
             for name, how in sorted(self.classes.items())
@@ -247,7 +248,7 @@ class ServingVolumes:
     # --- pods that have a node ---
 
     def put(self, uid: str, node: str, mounted: MountedVolumes) -> None:
-        """Record that a pod on this node mounts these; it mounted nothing before."""
+        """Record that a pod on this node mounts these volumes; the pod must not be recorded yet."""
         self.mounts[uid] = node, mounted
         self.attached.put(node, mounted.attached)
         for disk in mounted.disks:
@@ -276,7 +277,8 @@ class ServingVolumes:
         return claim in self._lone
 
     def conflicts(self, disk: LoneDisk) -> Iterator[tuple[str, LoneDisk]]:
-        """Return the nodes with pods that use the disk in a way that excludes others."""
+        """Yield each node with a pod whose use of the disk conflicts with this use, and that pod's
+        disk."""
         for node, other in self._disks.get((disk.kind, disk.name), {}).values():
             if disk.conflicts(other):
                 yield node, other
@@ -304,8 +306,8 @@ class ServingVolumes:
     def choose(
         self, rules: StorageRules, names: Sequence[str] | UnsetType, node: Node
     ) -> tuple[ChosenVolume, ...]:
-        """Choose how the claims are served on a node that can: the smaller claim first, each by the
-        smallest free volume, else by provisioning."""
+        """Choose how the claims are served on a node that can serve them all: the smaller claim
+        first, each by the smallest free volume, else by provisioning."""
         chosen: dict[str, None] = {}
         found: dict[str, ChosenVolume] = {}
         for index in by_size(rules.claims):
@@ -366,7 +368,7 @@ class ServingVolumes:
             self.moved = moved
 
     def take_moved(self) -> frozenset[Moved]:
-        """Return the names of what became available since the last call."""
+        """Return the kinds and names of everything that became available since the last call."""
         moved = frozenset(self.moved)
         self.moved.clear()
         return moved
@@ -384,7 +386,7 @@ def wanted_by(rules: StorageRules) -> frozenset[Moved]:
 
 
 def by_size(claims: Sequence[UnboundClaim]) -> list[int]:
-    """Return the order in which claims are served."""
+    """Return the claims' indexes in the order in which claims are served: the smallest first."""
     return sorted(range(len(claims)), key=lambda index: claims[index].size_bytes)
 
 

@@ -11,7 +11,9 @@ from weft.model import Gpu, Share
 def overbooked_in_words(overbooked: Iterable[OverbookedGpu], holders: Iterable[str]) -> str:
     """Name overbooked GPUs, and the pods that hold shares of them (`holders`)."""
     gpus = "; ".join(map(str, overbooked))
-    return f"{gpus} ({', '.join(holders)}); Weft places no more pods there until that ends"
+    return (
+        f"{gpus} ({', '.join(holders)}); Weft places no more pods there while they are overbooked"
+    )
 
 
 def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> str:
@@ -19,23 +21,23 @@ def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> st
     share was guessed, "" if it was not."""
     return (
         f"bound to {node} by another scheduler than Weft: GPU {', '.join(map(str, gpus))} there "
-        f"may be overbooked. Its share is charged{f' ({assumed})' if assumed else ''} "
-        "until it ends"
+        f"may be overbooked. The pod's share is charged{f' ({assumed})' if assumed else ''} "
+        "until the pod ends"
     )
 
 
 def by_claim_in_words(claim: str) -> str:
-    """Return the note on a pod whose GPUs are those of a ResourceClaim, such as `claim
-    ml/train`."""
-    return f"its GPUs are those of {claim}: the claim is charged, with or without the pod"
+    """Return the note on a pod whose GPUs are allocated to a ResourceClaim; `claim` is its name in
+    words, such as `claim ml/train`."""
+    return f"its GPUs are allocated to {claim}: they are charged to the claim, not to the pod"
 
 
 # --- shares that Weft did not place ---
 
 
 def amount_in_words(share: Share, gpu: Gpu | None, *, by_percent: bool) -> str:
-    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`. `by_percent`:
-    memory as a part of the GPU's, as it was requested."""
+    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`. `by_percent`: show
+    memory as a percentage of the GPU's memory, because the pod requested it so."""
     if gpu is not None and share.memory_mib >= gpu.memory_mib:
         if share.milli >= gpu.milli:
             return "all"
@@ -74,8 +76,8 @@ def edited_in_words(edited: str) -> str:
     names the differences."""
     return (
         f"its annotations differ from what Weft wrote, or state less than it requests: {edited}. "
-        "It is charged what two of them agree on, else the larger amount on each GPU; no "
-        "other pod is evicted for it"
+        "The pod is charged the placement that two of Weft's records of it agree on, else the "
+        "largest amount on each GPU; no other pod is evicted for it"
     )
 
 
@@ -104,16 +106,15 @@ def mistold_in_words(problem: str) -> str:
     """Return the text of the event of a pod about whose devices the node's agent reports something
     impossible; `problem` continues "its node's agent"."""
     return (
-        f"its node's agent {problem}: it is charged as if nothing had been reported, and no other "
-        "pod is "
-        "evicted for it"
+        f"its node's agent {problem}: the pod is charged as if nothing had been reported, and no "
+        "other pod is evicted for it"
     )
 
 
 def unreadable_in_words(why: str, charged: str) -> str:
     """Return the text of the event of a bound pod with unreadable annotations; `charged` is the
     amount counted for it."""
-    return f"cannot be read as it is now ({why}): it is charged {charged}"
+    return f"its GPU request or annotations cannot be read ({why}): the pod is charged {charged}"
 
 
 def undue_in_words(problem: str, *, charged: bool) -> str:
@@ -122,10 +123,10 @@ def undue_in_words(problem: str, *, charged: bool) -> str:
     `charged`: the GPUs named in the record are charged to the pod, because its node's agent may
     deliver them; otherwise the agent ignores the record."""
     outcome = (
-        "it requests no GPU, but is charged those in the record, because its node's agent may "
+        "it requests no GPU, but is charged the GPUs in the record, because its node's agent may "
         "deliver them"
         if charged
-        else "the node's agent ignores it and gives the pod no GPU"
+        else "the node's agent ignores the record and gives the pod no GPU"
     )
     return f"{problem}: {outcome}. Find out who wrote the annotation, and delete the pod"
 
@@ -140,9 +141,9 @@ def lost_in_words(gpus: Iterable[int], node: str) -> str:
 
 def past_scheduler_in_words(assumed: str, *, evicts: bool) -> str:
     """Return the text of the event of a pod whose author set `nodeName`; `assumed` says how its
-    share was guessed."""
+    share was guessed or reported."""
     end = "it is evicted" if evicts else "no other pod is evicted for it"
-    return f"was bound without its scheduler and without Weft's record: it {assumed}; {end}"
+    return f"was bound without its scheduler, and Weft did not place it: it {assumed}; {end}"
 
 
 MARKED_LATE = "Weft's annotations were added after it was bound; no other pod is evicted for them"
@@ -172,7 +173,7 @@ def switched_unit_in_words(resource: str, counts: str) -> str:
 
 NOT_LEADING = "this process is not the leader"
 NOT_PLACED = "Weft did not place it"
-LEASE_ENDS = "the lease ends too soon"
+LEASE_ENDS = "the leader's lease ends too soon"
 MEMORY_NEEDED = "its memory is needed"
 TOO_MANY_REQUESTS = "the API server answered 429"
 
@@ -187,4 +188,4 @@ def blocked_in_words(why: str, blocked: str, then: str) -> str:
     return f"{why}. Its eviction is blocked: {blocked}{then}"
 
 
-TRIED_AGAIN = "; tried again"
+TRIED_AGAIN = "; it will be tried again"

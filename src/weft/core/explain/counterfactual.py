@@ -1,8 +1,8 @@
 """Finds the effect of metrics on a decision by deciding again without them.
 
 Nothing is estimated: the same policies decide again on the same ledger, once with the signals of
-that moment, once with no signals and no memory counted as idle. Both runs have their own caches,
-and the engine's state is restored afterwards."""
+that moment, and once with no signals and no memory counted as idle. Both runs have their own
+caches, and the engine's state is restored afterwards."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -72,8 +72,8 @@ class MetricsRead(msgspec.Struct, frozen=True):
 class PlacementQuestion(NamedTuple):
     """A pod to place, and the circumstances of the decision.
 
-    `attempt` seeds policies that draw at random. `on` is the node if kube-scheduler chose it, else
-    "". `gone` are UIDs of pods whose shares count as free."""
+    `attempt` seeds policies that draw at random. `on` is the node if kube-scheduler chose the node,
+    else "". `gone` are UIDs of pods whose shares count as free."""
 
     pod: PodRequest
     profile: Profile
@@ -245,7 +245,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
 def _kept_out(
     engine: Engine, with_metrics: _Decided, without_metrics: _Decided
 ) -> tuple[int, list[tuple[str, int]]]:
-    """Count the GPUs that only signals exclude, and return the best of them as (node, GPU
+    """Return the number of GPUs that only signals exclude, and the best of them as (node, GPU
     index)."""
     if with_metrics.fits is None or without_metrics.fits is None:
         return 0, []
@@ -297,7 +297,8 @@ def without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def nothing_idle(table: LedgerTable) -> Iterator[None]:
     """Show policies a ledger whose pods leave no memory idle, for the duration of the context. Only
-    two columns change, and no version: use a separate `Assessor`."""
+    two columns change, and no version number: callers need an `Assessor` of their own, as a shared
+    cache would not notice."""
     if not table.harvests:
         yield
         return

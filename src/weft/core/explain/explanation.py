@@ -32,8 +32,8 @@ State = Literal[
 class StuckPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that holds `gpus` GPUs of `node` and cannot end by itself.
 
-    `age_s` is how long it has been stuck, None if unknown. `dead_node` is False for a pod on a live
-    node that is long past its deletion.
+    `why` says why the pod cannot end; `age_s` is how long it has been stuck, None if unknown.
+    `dead_node` is False for a pod on a live node that is long past its deletion.
     """
 
     namespace: str
@@ -52,7 +52,7 @@ class OthersShare(msgspec.Struct, frozen=True, gc=False):
     `milli` are thousandths of the GPU's cores, `percent` is the part of its memory. `system` is the
     dialect of a pod's scheduler, or its schedulerName; for a claim the driver. `evidence` is the
     source that names the GPU or, if `is_sure` is False, why the GPU is unknown. `text` is the
-    sentence without the GPU."""
+    sentence shown about the share, without the GPU's index."""
 
     node: str
     gpu: int
@@ -103,7 +103,8 @@ class ObservedProgress(msgspec.Struct, frozen=True):
 
 
 class ResidentSlowdown(msgspec.Struct, frozen=True):
-    """Observed slowdown of a pod on the same GPU; `source` as in `ObservedProgress`."""
+    """Observed slowdown of a pod on a GPU of the explained pod; `source` as in
+    `ObservedProgress`."""
 
     namespace: str
     name: str
@@ -137,9 +138,9 @@ class Explanation(msgspec.Struct, frozen=True):
     `metrics` are the signals that the decision used: for a placed pod from a file as of the
     decision (None if nothing was measured then), otherwise as of now, with the pod's shares counted
     as free. `progress` is set if the pod's speed is watched, `decision` for a decisions file.
-    `predicted` is the slowdown expected of the pod and of those on its GPUs, if this process
-    decided; `residents` the slowdown observed of the pods on its GPUs. `others` are shares that
-    Weft did not place, on a bound pod's GPUs or on nodes too full for a pending pod;
+    `predicted` are the slowdowns expected of the pod and of the other pods on its GPUs, if this
+    process decided; `residents` are the slowdowns observed of the other pods. `others` are shares
+    that Weft did not place, on a bound pod's GPUs or on nodes too full for a pending pod;
     `others_left_out` is True if other nodes may have more."""
 
     namespace: str

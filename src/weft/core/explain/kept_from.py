@@ -1,4 +1,5 @@
-"""Explains places that are kept: those that a pod would fit in, and the pod's own."""
+"""Explains places kept free for waiting pods: those kept for others that a pod would fit in, and
+those kept for the pod itself."""
 
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ from weft.model import PodRequest
 
 
 def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
-    """Return a sentence for each group whose kept places the pod would fit in."""
+    """Return a sentence for each waiting group or pod whose kept places this pod would fit in."""
     kept = engine.kept_places
     waiting = engine.queue.get(pod.uid)
     closed = kept.closed_to(pod, -1 if waiting is None else waiting.key[-1])
@@ -43,7 +44,7 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
 
 
 def _starts(engine: Engine, turn: LineTurn) -> str:
-    """Say when the group is expected to start there; "" if unknown."""
+    """Say when the waiting group or pod is expected to start in its kept places; "" if unknown."""
     if (sure_ns := turn.reservation.sure_ns) is None:
         return ""
     return starts_in_words(sure_ns - engine.residencies.now_ns)
@@ -59,7 +60,8 @@ def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
 
 
 def node_kept_for(engine: Engine, kept: Nomination, name: Callable[[str], str]) -> str:
-    """Say which node is kept for a nominated pod, which pods it waits for, and when that ends."""
+    """Say which node is kept for a nominated pod, which pods must still end there, and for how long
+    at most the node is kept if its group has too few pods."""
     text, gang = kept_in_words(kept.node, map(name, kept.leaving)), kept.pod.gang
     if gang and gang.key in engine.preemption.gathers_since:
         return f"{text}; for {GATHERS_NS // 1_000_000_000} s at most, as its group has too few pods"

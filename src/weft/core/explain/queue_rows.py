@@ -1,4 +1,4 @@
-"""Counts each queue's use and waiting pods: the rows of `weft queues` and of the console."""
+"""Counts each queue's use and waiting pods, as rows for `weft queues` and the console."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ class QueueAmount(msgspec.Struct, frozen=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """Use of one queue. `share_percent` is the largest of its parts of the cluster's GPU memory,
-    GPU cores and CPU. In `gpus` and `borrowed_gpus` a share counts as its part of the GPU; borrowed
-    is the amount beyond the queue's guarantee. `waiting_gpus` is the number of GPUs that waiting
-    pods request."""
+    """Use of one queue. `share_percent` is the largest of the percentages that the queue uses of
+    the cluster's GPU memory, GPU cores and CPU. In `gpus` and `borrowed_gpus` a share of a GPU
+    counts as a fraction; borrowed is the amount beyond the queue's guarantee. `waiting_gpus` is the
+    number of GPUs that waiting pods request."""
 
     queue: str
     weight: int
@@ -42,8 +42,8 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class QueueCounts:
-    """Counts one engine's queues repeatedly, and charges only pods that changed since the last
-    call."""
+    """Counts the use of one engine's queues at each call, and recounts only pods that changed since
+    the last call."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -60,8 +60,8 @@ class QueueCounts:
         return _rows(self.teams(queue_of), waiting)
 
     def teams(self, queue_of: Mapping[str, str]) -> TeamQueues:
-        """Return the engine's queues, or queues counted here if the engine counts none because no
-        decision needs them. `queue_of` is as for `rows`."""
+        """Return the use of the queues as the engine counts it; if the engine does not count it,
+        because no decision depends on queues, count it here. `queue_of` is as for `rows`."""
         if self._engine.teams.count:
             return self._engine.teams
         ledger = self._engine.ledger

@@ -64,7 +64,7 @@ def _score_lines(explanation: Explanation) -> list[str]:
     head = "  the score of this placement:"
     if explanation.decision is UNSET:
         recorded = f"{explanation.score:,}"
-        head = f"  parts of its score computed now, not those of its recorded score {recorded}:"
+        head = f"  parts of its score computed now; the score at the decision was {recorded}:"
         if not explanation.attempt:
             head = "  parts of its score, computed now:"
     return [head, *(f"    {part}" for part in explanation.score_parts)]
@@ -76,7 +76,7 @@ def _metrics_lines(explanation: Explanation) -> list[str]:
     if read is None:
         return []
     is_now = bool(explanation.node) and explanation.decision is UNSET
-    read_at = f"read {read.looked_s:.0f} s before"
+    read_at = f"read {read.looked_s:.0f} s before the decision"
     lines = [f"  metrics of GPU {gpu.gpu}, {read_at}: {in_words(gpu)}" for gpu in read.gpus]
     if read.kept_out_gpus:
         gpus = gpus_in_words(read.kept_out_gpus)
@@ -106,7 +106,7 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
     lines = []
     if progress.source == "progress":
         lines.append(
-            f"  progress: {progress.rate_per_s:.4g} a second, {progress.alone_per_s:.4g} alone: "
+            f"  progress: {progress.rate_per_s:.4g} units/s, {progress.alone_per_s:.4g} if alone: "
             f"{progress.slowdown:.2f} times slower, {progress.age_s:.0f} s ago"
         )
     elif progress.source:
@@ -142,7 +142,7 @@ def _others_lines(explanation: Explanation) -> list[str]:
         f"    - {node} GPU {', '.join(map(str, gpus))}: {text}"
         for (node, text), gpus in alike.items()
     ]
-    more = ["    - and more, on further nodes"] if explanation.others_left_out else []
+    more = ["    - and more on nodes not listed here"] if explanation.others_left_out else []
     return ["  not placed by Weft:", *lines, *more]
 
 

@@ -94,17 +94,25 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
     ]
     told = "CPU and memory are enough for the GPUs left"
     if short:
-        told = "eases: " * (float(facts["points"]) > 0) + "short of " + " and ".join(short)
+        told = (
+            "eases a shortage: " * (float(facts["points"]) > 0) + "short of " + " and ".join(short)
+        )
     return told + (_learnt(float(facts["turnover"])) if "turnover" in facts else "")
 
 
 def _learnt(turnover: float) -> str:
-    """Say which objective decided if CPU counts as scarce, and the turnover from which it was
-    learnt."""
-    setting = "as living" if turnover >= 0.5 else "as inflation" if not turnover else "between both"
+    """Say by which `setting` of the policy CPU counted as scarce or not, and the learnt turnover
+    that chose it."""
+    setting = (
+        "living"
+        if turnover >= 0.5
+        else "inflation"
+        if not turnover
+        else "between living and inflation"
+    )
     return (
-        f" (learnt turnover {turnover:.0%}: the part of what pods hold that replaced what "
-        f"others freed; objective: {setting})"
+        f" (learnt turnover {turnover:.0%}: the part of what pods hold that others had freed "
+        f"before; objective: as with setting={setting})"
     )
 
 
@@ -120,7 +128,7 @@ def _load(facts: Facts, shares: tuple[Share, ...]) -> str:
 
 
 def _co_residents(facts: Facts, shares: tuple[Share, ...]) -> str:
-    return f"worth {float(facts['value']):.0%} of a GPU of its own, by predicted interference"
+    return f"by predicted interference, worth {float(facts['value']):.0%} of giving it its own GPU"
 
 
 _WORDS: Mapping[str, Callable[[Facts, tuple[Share, ...]], str]] = {

@@ -42,7 +42,7 @@ _STATES = {
     "binding": "is being bound on {}",
     # States only in decisions files:
     "placed": "placed on {}",
-    "leaving": "asked to leave {}",
+    "leaving": "to be evicted from {}",
     **dict.fromkeys(("pending", "faulted"), "{}"),
 }
 NOWHERE = "fits nowhere"
@@ -118,7 +118,7 @@ def preempted_in_words(why: PreemptedFor) -> str:
         text += f" (priority {why.pod_priority}, its own {why.priority})"
     if why.moves_to:
         return f"{text}; there is room for it on node {why.moves_to}"
-    return f"{text}, as one with group {why.gang}" if why.gang else text
+    return f"{text}, with all pods of group {why.gang}" if why.gang else text
 
 
 def kept_in_words(node: str, leaving: Iterable[str]) -> str:
@@ -201,7 +201,7 @@ def closed_in_words(cordoned: Sequence[str], not_ready: Sequence[str]) -> str:
     texts = []
     if cordoned:
         texts.append(
-            f"cordoned: {_first(cordoned)}; kubectl uncordon {cordoned[0]} lets pods there"
+            f"cordoned: {_first(cordoned)}; kubectl uncordon {cordoned[0]} admits pods again"
         )
     if not_ready:
         texts.append(
@@ -216,20 +216,20 @@ def _first(names: Sequence[str]) -> str:
 
 
 def gang_in_words(gang: GangDecision) -> str:
-    """Say how many pods of the group exist or have places, of how many it needs."""
+    """Say how many of the pods that the group needs exist, or have places."""
     if not gang.least:
         return f"the size of group {gang.name} is not known, so its pods wait"
     in_vain = ""
     if gang.most is not UNSET:
         in_vain = f"; the cluster has room for {gang.most:,} at most, were it empty"
     if gang.there < gang.least:
-        text = f"group {gang.name} needs {gang.least:,} pods, and {gang.there:,} are there"
+        text = f"group {gang.name} needs {gang.least:,} pods, but has {gang.there:,}"
         return text + in_vain
     needs = f"group {gang.name} needs places for {gang.least:,} pods together"
     if gang.kept is not UNSET:
         in_vain += f"; {kept_for_it_in_words(gang.kept)}"
     if gang.found < gang.least:
-        return f"{needs}, and {gang.found:,} have or would have one{in_vain}"
+        return f"{needs}, and {gang.found:,} have or would have places{in_vain}"
     return f"{needs}, and has {gang.found:,}"
 
 
@@ -244,13 +244,14 @@ def gang_refused_in_words(record: Record, gang: GangDecision, pod: PodRequest) -
         return "; ".join((text, *notes))
     reasons = [Reason(Code(code), n) for code, n in enumerate(record.counts) if code and n]
     reasons.sort(key=lambda reason: -reason.nodes)
-    return f"{text}; the next one fits none of {sum(record.counts):,} nodes: " + ", ".join(
+    return f"{text}; the next of its pods fits none of {sum(record.counts):,} nodes: " + ", ".join(
         map(str, reasons)
     )
 
 
 def moves_in_words(cost: MoveCost) -> str:
-    """Say how much work is lost by moving pods, and how much waiting the moves save."""
+    """Say how much work is lost by moving pods, and how long the pod for which they move has
+    waited."""
     return (
         f"pods are moved for it: {cost.lost_gpu_s:,.0f} GPU s of work are repeated, and it has "
         f"waited for {cost.waited_gpu_s:,.0f} GPU s"
@@ -311,7 +312,7 @@ def links_in_words(links: ChosenLinks) -> str:
     if not links.taken:
         return f"{had}{numa}; {better} was not chosen: those GPUs score less"
     taken = f"GPU {links.taken[0]} is" if len(links.taken) == 1 else f"{_listed(links.taken)} are"
-    return f"{had}{numa}; {better} was lost: {taken} taken"
+    return f"{had}{numa}; {better} was not free: {taken} taken"
 
 
 def _listed(gpus: Iterable[int]) -> str:
@@ -353,8 +354,8 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
     pod = name(slowed.slow_pod)
     if slowed.rule == "together":
         return (
-            f"the pods of GPU {slowed.gpu} together get {slowed.together:.2f} GPUs' worth done, "
-            "less than one alone would; of those that may be evicted it was bound last"
+            f"the pods of GPU {slowed.gpu} together progress at {slowed.together:.2f} times the "
+            "rate of one pod alone; of those that may be evicted, this pod was bound last"
         )
     measured = (
         "was late for its SLO"
@@ -383,7 +384,7 @@ def double_booking_in_words(
         lacking.append(
             f"{conflict.lacks_milli:,} of its {conflict.card_milli:,} thousandths are missing"
         )
-    lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
+    lacks = " and ".join(lacking) or "a card and a MIG instance of it cannot both be in use"
     beside = ", ".join(map(name, conflict.beside))
     twice = f"GPU {conflict.gpu} of node {node} was booked twice"
     return f"{twice}; with {beside}, bound before, {lacks}"

@@ -1,8 +1,9 @@
-"""Finds the smallest change that would make a pod fit, one per axis, each verified by trial.
+"""Finds the smallest changes that would make a pod fit, one for each axis (such as memory, GPU
+model or queue), each verified by trial.
 
-Nothing is estimated: every returned change was applied to the live ledger (under a checkpoint if it
-frees something) and the pod found a place. An axis may have no change. A search takes many trials,
-each about as long as one decision. Events may be handled between two trials (`ChangeSearch.steps`);
+Nothing is estimated: every returned change was tried on the live ledger (and undone if it frees
+something), and the pod fitted. An axis may have no change. A search takes many trials, each about
+as long as one decision. Events may be handled between two trials (`ChangeSearch.steps`);
 `ChangeSearch.confirmed` therefore tries each change again."""
 
 import functools
@@ -70,9 +71,9 @@ class ChangeSearch:
     """Interruptible search for changes. `found` grows; `ended` is True once every axis was
     searched.
 
-    It has an assessor of its own, so that its trial shapes do not evict the engine's cached ones.
-    `rank` orders the pods that could be ended (of equal rank the smallest first); `name` returns
-    NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" if unknown."""
+    The search has an `Assessor` of its own, so that its trial shapes do not displace shapes in the
+    engine's cache. `rank` orders the pods that could be ended (of equal rank the smallest first);
+    `name` returns NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" if unknown."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Extension points of policies: the questions that policies are asked, and their answers.
+"""Defines the hooks that policies implement, and calls them and checks what they return.
 
 In: the policy contract, feasibility, the search over several devices, profiles and the registry.
 Out: strategies (`core/policies/`), decisions (`core/engine/`) and accounts (`core/ledger/`)."""

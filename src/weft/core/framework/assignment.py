@@ -6,7 +6,7 @@ nodes where it fails, `search` tries the distinct assignments, within a bound, s
 refused because of the order. A policy that rates whole assignments (`rate_options`) gets the search
 for every node.
 
-An example, which a test decides by `binpack`: a node whose GPUs have 10 and 8 GiB free, a pod whose
+An example, tested with the policy `binpack`: a node whose GPUs have 10 and 8 GiB free, a pod whose
 containers request 4, 5, 4 and 5 GiB.
   greedy   5 → GPU 1 (the tightest; 3 left), 5 → GPU 0 (5 left), 4 → GPU 0 (1 left), 4 → nowhere
   search   the distinct assignments one after another: 5 + 5 on GPU 0 and 4 + 4 on GPU 1 fit"""
@@ -241,8 +241,8 @@ class _State(NamedTuple):
 
 class _Scratch(Query):
     """The query's nodes in the state after earlier steps; policies see an ordinary query. With
-    several `states` the nodes are repeated once per state. The first state must be summed up, or
-    have no step taken."""
+    several `states` the nodes are repeated once per state. The node columns of the first state must
+    be up to date (`sum_up`)."""
 
     hypothetical = True
     __slots__ = ("_children", "_parents", "alone")
@@ -418,12 +418,13 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
 
 def _split_need(demand: Demand) -> tuple[int, Need] | None:
     """Return the number and need of the `split` GPU request, which gets memory that the other
-    requests leave; None if there is none."""
+    requests leave; None if the pod has no such request."""
     return next(((i, need) for i, need in enumerate(demand.needs) if need.gpu_request.split), None)
 
 
 def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
-    """Return the `split` GPU request, and a mask of acceptable devices; None if there is none."""
+    """Return the `split` GPU request, and a mask of acceptable devices; None if the pod has no such
+    request."""
     split = _split_need(scratch.demand)
     if split is None:
         return None

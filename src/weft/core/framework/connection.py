@@ -1,6 +1,6 @@
-"""Chooses well connected GPUs for a pod. The framework chooses one device of each state; this
-module chooses, with `GpuSets`, among devices in equal states. Devices without known links stay as
-chosen."""
+"""Chooses well connected GPUs for a pod. The other modules choose devices by their state only;
+among devices in equal states, this module picks the best connected set (`GpuSets`). Devices whose
+links are unknown stay as chosen."""
 
 from collections.abc import Hashable, Sequence
 from itertools import combinations
@@ -62,9 +62,9 @@ def unknown_to(table: LedgerTable, demand: Demand) -> Bools | None:
 
 
 def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Ints | None:
-    """Return the best quality of any set as large as the pod requests on each empty node, for all
-    nodes or those of `rows`. None if links do not matter to this demand, or it does not consist of
-    a single request for several GPUs."""
+    """Return, for each node or each of `rows`, the quality of the best connected set with as many
+    GPUs as the pod requests, as if the node were empty. None if links do not matter to this demand,
+    or the demand is not a single request for several GPUs."""
     if len(demand.needs) != 1 or demand.need.gpu_request.split or demand.need.count < 2:
         return None
     if not matters(demand.shape, table):
@@ -77,7 +77,8 @@ def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -
 
 
 def best_free(query: Query, profile: Profile) -> Ints:
-    """Return the best quality of any set of devices that fit now and that policies accept, [n]."""
+    """Return, for each node, the quality of the best connected set among the devices that fit now
+    and that policies accept, [n]."""
     fits = query.device_fits
     if not query.narrowed:
         for policy in profile.device_filters:
@@ -102,8 +103,8 @@ def _best(table: LedgerTable, query: Query, fits: Bools, rows: Ints) -> Ints:
 
 
 def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
-    """Return the codes, with `LINKS_TAKEN` on nodes without a free set as good as their best
-    one."""
+    """Return the codes, with `LINKS_TAKEN` on nodes whose best free set (`free`) is connected worse
+    than the best set of the empty node (`ever`), if the pod requires that."""
     if query.demand.shape.topology != "required":
         return codes
     best = ever if query.rows is None else ever.take(query.rows)
@@ -114,7 +115,8 @@ def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
 
 
 def bits_of(table: LedgerTable, row: int, positions: Sequence[int]) -> list[int]:
-    """Return the bit of the device at each of these positions of the node; 0 if it has no links."""
+    """Return, for each device at these positions of the node, its bit in the masks of GPU sets; 0
+    if its links are unknown."""
     begin = table.start[row]
     return [int(table.device_link_bit[begin + position]) for position in positions]
 

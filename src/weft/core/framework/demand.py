@@ -1,5 +1,5 @@
-"""A *demand*: a pod's shape resolved on the cards of one cluster: what it needs of each kind of
-device, and the cheapest exact way to check that."""
+"""Defines a *demand*: a pod's shape resolved for the GPUs of one cluster, with its needs on each
+kind of device and the cheapest exact way to check if it fits."""
 
 from typing import Literal
 
@@ -31,10 +31,10 @@ class Need:
     """One GPU request, resolved for this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
-    charged if the dialect wants headroom), `card_mib[k]` is its total memory, `accepts[k]` says if
-    the model is accepted, `will_do[k]` also if the device is large enough, in cases where free
-    memory alone does not show that. `lack_code` is the reason if no device suffices, `short_code`
-    if too few do."""
+    charged if the dialect wants headroom), `card_mib[k]` is its total memory, `accepts[k]` is True
+    if the model is accepted; `will_do[k]` is False in addition if the device is too small and
+    comparing with its free memory would not show that. `lack_code` is the reason if no device
+    suffices, `short_code` if too few do."""
 
     __slots__ = (
         "accepts",
@@ -112,12 +112,12 @@ class Demand:
     `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates are
     enough), `device` (device by device), `many` (several GPU requests, or several shared GPUs: a
     search). `need` is the only GPU request of a `node` or `device` demand. `milli` is the pod's
-    total in thousandths of a GPU, `gpus` its number of GPUs, `pod_class` 0 for one shared GPU and k
-    for k whole ones. `harvests`: the pod may use memory that other pods hold but leave idle;
-    possible only for a share of one GPU, and not for a latency-critical pod. `expected_mib` is that
-    pod's expected need, from similar pods, 0 if unknown; `asks` has both for the ledger.
-    `small[k]`: the pod is latency-critical, and small on a device of kind k, all its requests
-    together."""
+    total in thousandths of a GPU, `gpus` its number of GPUs, `pod_class` is 0 for one shared GPU
+    and k for k whole GPUs. `harvests`: the pod may use memory that other pods hold but leave idle;
+    possible only for a share of one GPU, and not for a latency-critical pod. `expected_mib` is the
+    memory that a harvesting pod is expected to need, judged by similar pods, 0 if unknown; `asks`
+    passes `harvests` and `expected_mib` to the ledger. `small[k]`: the pod is latency-critical, and
+    all its requests together are small on a device of kind k (`is_small`)."""
 
     def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
         self.shape = shape
@@ -153,7 +153,8 @@ class Demand:
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
 
     def _takes_one_share(self) -> bool:
-        """Return True if the pod may borrow memory, which ending this one pod then frees."""
+        """Return True if the pod may borrow idle memory: it requests memory of a single shared GPU,
+        is not latency-critical, and has no minimum after running out of memory (`least_mib`)."""
         if self.gpus != 1 or self.shape.job_class == LATENCY_CRITICAL:
             return False
         need = self.needs[0]

@@ -171,8 +171,9 @@ def cannot_hold(
     Proves by counting that a pod's GPU requests cannot all fit on a node, so that no search is
     needed.
 
-    It checks necessary conditions only, each vectorised over nodes: the number of GPUs for each
-    request, sums, and for some sizes how many shares of at least that size the devices can hold.
+    Only necessary conditions are checked, each vectorised over nodes: the number of GPUs for each
+    request, sums of memory and cores, and for some sizes how many shares of at least that size the
+    devices can hold.
     """
     counts = Counter(steps)
     lacking = np.zeros(len(nodes.memory), dtype=np.bool_)

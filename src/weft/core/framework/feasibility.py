@@ -3,8 +3,8 @@
 Declared facts (model, size, cordon) are checked once per shape, and again for new or changed nodes
 (`declared_codes`). Free amounts are checked whenever a node's accounts change (`codes`).
 Kubernetes' own constraints (taints, selectors, affinity, volumes) are declared facts, checked by
-columns unless only a few nodes are concerned. A shape without constraints costs one check if any
-node has a taint."""
+columns unless only a few nodes are concerned. For a shape without constraints only taints are
+checked, if any node has a taint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -228,7 +228,8 @@ def _code_on(node: Node, constraints: Constraints) -> Code:
 
 
 def closed_to(node: Node, constraints: Constraints) -> Code:
-    """Return the reason why the node takes no such pod however much is free; `FITS` if it does."""
+    """Return the reason why the node takes no pod with these constraints however much is free;
+    `FITS` if it takes such a pod."""
     if not node.schedulable:
         return Code.UNSCHEDULABLE
     if constraints.judged_elsewhere or not node.taints:

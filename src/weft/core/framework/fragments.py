@@ -25,7 +25,8 @@ from weft.model import DeviceRule, GpuRequest, Shape
 Floats = npt.NDArray[np.float64]
 Type = tuple[int, int, int, str]
 TYPICAL_PODS = "fgd"
-"""Name of the policy input with the typical pods, after the first policy that took it."""
+"""Name of the policy input with the typical pods; named after the first policy that took this
+input."""
 POPULAR = 0.95
 FEW = 2
 """Number of nodes up to which a loop is faster than arrays."""
@@ -35,7 +36,7 @@ KEPT = 16_384
 
 class NodeState(NamedTuple):
     """State of one node. `shares` are the free parts of its usable GPUs, ascending, in thousandths
-    of a GPU; `whole_taken` of its idle GPUs are already taken."""
+    of a GPU; `whole_taken` is the number of its idle GPUs that are already taken."""
 
     shares: tuple[int, ...]
     cpu_free: int

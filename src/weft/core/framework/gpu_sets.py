@@ -107,8 +107,8 @@ class GpuSets:
 
     @property
     def left_for_later(self) -> Masks:
-        """Value of each set of free GPUs for later pods: the sum over expected sizes of the largest
-        total strength of disjoint sets."""
+        """Value of each set of free GPUs for later pods: the sum, over the sizes that later pods
+        may request, of the size times the largest total strength of disjoint sets of that size."""
         if self._later is None:
             later = np.zeros(1 << self.count, dtype=np.int64)
             for size in _WANTED_LATER:

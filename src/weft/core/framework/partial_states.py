@@ -18,13 +18,15 @@ Hashes = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
 SINGLE, SEVERAL = 1, 2
-"""Flags of a device: it serves a request for one GPU, or one of several GPUs of a request."""
+"""Flags of a device: used for a GPU request for one GPU, or for part of a request for several
+GPUs."""
 
 
 class DeviceRequest(NamedTuple):
-    """A GPU request by device: for `several` GPUs or one, `whole` if they must be idle, and its
-    thousandths of cores. The arrays are [nodes, devices], or [devices] if all nodes are equal:
-    memory that must be free and memory charged there (MiB), and a mask of acceptable devices."""
+    """A GPU request as it applies to each device. `several`: the request is for more than one GPU;
+    `whole`: its GPUs must be idle; `milli` is in thousandths of a GPU's cores. The arrays are
+    [nodes, devices], or [devices] if all nodes are equal: memory that must be free (`ask_mib`),
+    memory charged (`charge_mib`), and a mask of acceptable devices."""
 
     several: bool
     whole: bool
@@ -58,8 +60,8 @@ class Nodes(NamedTuple):
 
 class PartialStates:
     """Partly placed pods, one per row. `node` is the row in `nodes`, `flags` how the pod uses a
-    device, `mine` the devices of the GPU request being placed, `path` the devices chosen so far,
-    [rows, steps]. `keys` and `sums` identify devices and states."""
+    device, `mine` the devices already taken for the GPU request being placed, `path` the devices
+    chosen so far, [rows, steps]. `keys` and `sums` identify devices and states."""
 
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
 
@@ -100,7 +102,8 @@ class PartialStates:
 
 
 class StateSpace:
-    """All states of a pod on some nodes: the initial ones, and those after each step.
+    """All partial placements of a pod on some nodes: the initial states, and the states after each
+    step.
 
     `steps` are the numbers of the GPU requests, once per requested GPU, in placement order."""
 
@@ -152,8 +155,8 @@ class StateSpace:
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
-        """Keep, in order, only the first of equivalent devices of each state among these
-        choices."""
+        """Keep, in order, only the first of equivalent devices of each state among these choices
+        (pairs of `row` and `device`)."""
         if not self._exchangeable:
             return row, device
         rows = row.astype(np.uint64) * _ODD[5]
@@ -215,7 +218,8 @@ class StateSpace:
 
 
 def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
-    """Return the constant part of each device's key, for the steps from each number on."""
+    """Return, for each step number, the part of each device's key that steps do not change: what
+    that step and the later ones check of the device."""
     fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
     fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
     hashes, hashed = [mix(fixed)], set()

@@ -6,8 +6,8 @@ their devices) and must depend on nothing but the query, the policy's own parame
 named in `reads`, because answers are cached per shape and only changed nodes are asked about again.
 
 An error names policy, hook and value. Types and lengths are checked for all policies. Values, and
-divisions by zero, are checked only for policies from elsewhere: tests hold Weft's own policies to
-the contract, and a decision takes microseconds."""
+divisions by zero, are checked only for policies that are not Weft's own: Weft's own are checked by
+tests, as a decision takes only microseconds."""
 
 import hashlib
 import operator
@@ -30,9 +30,9 @@ class PlacementOptions(NamedTuple):
     devices].
 
     `memory_free` (MiB) and `milli_free` are the amounts left once the GPU requests are charged,
-    `memory_total` is the device's size. `single` devices serve a GPU request for one GPU, `several`
-    devices one of several GPUs of a request. Columns that are not `there` pad the rows of smaller
-    nodes."""
+    `memory_total` is the device's size. `single` marks devices used for a GPU request for one GPU,
+    `several` devices used for part of a request for several GPUs. Columns that are not `there` pad
+    the rows of smaller nodes."""
 
     memory_free: Ints
     milli_free: Ints
@@ -43,8 +43,9 @@ class PlacementOptions(NamedTuple):
 
 
 class RemainingRequest(NamedTuple):
-    """The part of a pod that is still to be placed: the most that it may charge to one device (MiB
-    for each way, and thousandths), and the number of its GPU requests for one GPU."""
+    """The part of a pod that is still to be placed: the most that it may charge to one device
+    (`memory_mib` for each way, and `milli`), and how many of its GPU requests are for one GPU
+    (`singles`)."""
 
     memory_mib: Ints
     milli: int
@@ -53,9 +54,9 @@ class RemainingRequest(NamedTuple):
 
 class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
     """Expected slowdown of one pod on the chosen GPU; the entry of the new pod comes first.
-    `slowdown` is a factor of the time alone, `upper` its 90 % quantile, `tier` the basis of the
-    prediction; `calibrated` says if the bound is reliable. `allowed` is the pod's own limit for
-    `upper`, 0 if it has none."""
+    `slowdown` is the factor by which the pod takes longer than alone, `upper` its 90 % quantile,
+    `tier` the basis of the prediction; `calibrated` is False if `upper` is not reliable. `allowed`
+    is the pod's own limit for `upper`, 0 if it has none."""
 
     application: str
     slowdown: float
@@ -78,7 +79,7 @@ class SlowdownTolerance(NamedTuple):
 
 class ScorePart(msgspec.Struct, frozen=True, gc=False):
     """A part of a place's score: its `name`, its points (higher is better) and the facts behind
-    them. `core/explain` puts it into words."""
+    them. `core/explain` describes the part in words."""
 
     name: str
     points: float
@@ -95,8 +96,8 @@ class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PricesEvery(NamedTuple):
-    """Prices are recomputed after this many new pods, at this age in seconds, or once the cluster's
-    free GPU has changed by this part of all GPUs (0: never for that reason)."""
+    """Conditions to recompute a policy's prices; any is sufficient: this many new pods, prices this
+    many seconds old, or a change of the cluster's free GPU by this part of all GPUs (0: never)."""
 
     pods: int
     seconds: float
@@ -145,9 +146,10 @@ class Policy:
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
     is_built_in: ClassVar[bool] = True
-    """True for Weft's own policies, which tests hold to this contract."""
+    """True for Weft's own policies: tests check their answers, which are therefore not checked at
+    each decision."""
     origin: ClassVar[PolicyOrigin | None] = None
-    """Set by the loader; None for Weft's own policies."""
+    """Origin of a policy that is not Weft's own, set by its loader; None for Weft's own."""
 
     made_with: dict[str, Any]
     """Options with which the policy was created, so that a decisions file can create it again."""
@@ -202,13 +204,13 @@ class Policy:
         """Filter: return a mask of devices that the pod may have in view of other waiting pods,
         [d]; None accepts all. Asked after all other filters, and never cached.
 
-        `query` is about the best nodes that fit, more than pods wait; `pending` has the shapes of
-        the waiting pods in queue order, including this pod's. Asked only of policies that read
+        `query` covers the best nodes that fit, more nodes than pods wait; `pending` has the shapes
+        of the waiting pods in queue order, including this pod's. Asked only of policies that read
         `pending`."""
         return None
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score: return each node's score as a whole, integers, higher is better, [n]; None: no
+        """Score: return one score for each node, integers, higher is better, [n]; None: no
         opinion."""
         return None
 
@@ -251,15 +253,15 @@ class Policy:
         """Choose a device of the node if the policy scores none: return an index into `fits`.
 
         `query` is about that node alone; `fits` are the positions of devices that fit. For a pod
-        with several GPU requests it is called once per GPU, in the state that the earlier calls
+        with several GPU requests this is called once per GPU, in the state that the earlier calls
         left. Default: the fitting device with the least room, the first of equals."""
         return int(query.room.take(fits).argmin())
 
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Return the expected slowdowns, for the record, of the pod and of its `co_residents` on a
-        shared GPU."""
+        """Return the expected slowdowns of the pod and of its `co_residents` on a shared GPU, for
+        the decision's record."""
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
@@ -273,12 +275,12 @@ class Policy:
         dropped."""
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
-        """Compute the slow part of taking this input, on a thread parallel to decisions, so without
-        changing the policy. Default: nothing."""
+        """Compute the slow part of taking this input. This runs in a thread parallel to decisions,
+        and must not change the policy. Default: nothing."""
 
     def take_turnover(self, part: float) -> None:
-        """Take the turnover, before each `take_table`: the part (0 to 1) of the pods' holdings that
-        replaced freed ones (`core/engine/pricing.py`)."""
+        """Take the turnover, before each `take_table`: the part (0 to 1) of what pods hold that
+        ended pods had freed before (`core/engine/pricing.py`)."""
 
     def take_table(self, table: LedgerTable) -> None:
         """Take the state of the whole cluster, for a policy with `prices_every`: at the start,
@@ -304,7 +306,7 @@ _DIVIDE = "divide only where the divisor is not 0: np.divide(a, b, out=…, wher
 
 
 class _Things:
-    """The nodes, GPUs or ways for which an answer has one value each, with their names in
+    """The nodes, GPUs or ways for which a policy's answer has one value each; names them in
     errors."""
 
     __slots__ = ("count", "hook", "policy", "query", "word")
@@ -331,7 +333,8 @@ class _Things:
 
 
 def node_scores(policies: Sequence[Policy], query: Query) -> list[Ints]:
-    """Return each policy's scores of the nodes, [n], 0 where it scores none."""
+    """Return each policy's scores of the nodes, [n]; zeros for a policy that does not score
+    nodes."""
     found = [score_nodes(policy, query) for policy in policies]
     return [np.zeros(query.n, dtype=np.int64) if each is None else each for each in found]
 
@@ -339,11 +342,11 @@ def node_scores(policies: Sequence[Policy], query: Query) -> list[Ints]:
 def feasible_scores(
     policies: Sequence[Policy], device_scorer: Policy | None, query: Query, fits: Bools
 ) -> tuple[list[Ints], Ints]:
-    """Return each policy's scores of nodes and of their best devices, [n], and the place of the
+    """Return each policy's scores of nodes and of their best devices, [n], and the position of the
     device that the `device_scorer` rates best on each node.
 
     Devices are scored on feasible nodes only, unless most are feasible: then picking their columns
-    out costs more than it saves. Nodes that do not fit get no score later.
+    out costs more than it saves. Scores of nodes that do not fit are arbitrary.
     """
     feasible = fits.nonzero()[0]
     scores: list[Ints] = []
@@ -368,7 +371,8 @@ def feasible_scores(
 
 
 def score_nodes(policy: Policy, query: Query) -> Ints | None:
-    """Return the policy's scores of the nodes, [n]; None: no opinion, or no prices."""
+    """Return the policy's scores of the nodes, [n]; None: no opinion, or its prices could not be
+    computed."""
     if policy.unpriced:
         return None
     scores, is_column = _ask_column(policy, "score_nodes", _INT64, query)
@@ -378,7 +382,8 @@ def score_nodes(policy: Policy, query: Query) -> Ints | None:
 
 
 def score_devices(policy: Policy, query: Query) -> Ints | None:
-    """Return the policy's scores of the devices, [d]; all 0 while it has no prices."""
+    """Return the policy's scores of the devices, [d]; all 0 while its prices could not be
+    computed."""
     if policy.unpriced:
         return np.zeros(query.d, dtype=np.int64)
     scores, is_column = _ask_column(policy, "score_devices", _INT64, query)
@@ -452,7 +457,8 @@ def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
 
 
 class QueueOrder(NamedTuple):
-    """When a pod's turn comes: `key` among the pods of its profile, and `rank`, its priority."""
+    """A pod's order in the queue: `key` compares it with pods of its profile, `rank` is its negated
+    priority (`Policy.rank`); smaller comes first."""
 
     key: tuple[int, ...]
     rank: tuple[int, int]
@@ -551,8 +557,8 @@ def _first_wrong(array: npt.NDArray[Any]) -> int:
 
 
 def _scores(things: _Things, value: Any, counts: Bools | None = None) -> Ints:
-    """Return scores as 64-bit integers; for policies from elsewhere `PolicyError` if a score that
-    counts is out of bounds."""
+    """Return scores as 64-bit integers; for policies that are not Weft's own, `PolicyError` if a
+    score is out of bounds (where `counts` is True, if given)."""
     array = _column(things, value, "iu", _WHOLE_NUMBERS)
     if things.policy.is_built_in:
         return array.astype(np.int64, copy=False)
@@ -561,7 +567,7 @@ def _scores(things: _Things, value: Any, counts: Bools | None = None) -> Ints:
         too_large &= counts
     if too_large.any():
         at = int(too_large.argmax())
-        what = f"returned {array[at]} for {things.name(at)}; scores end at ±2**50"
+        what = f"returned {array[at]} for {things.name(at)}; scores must be within ±2**50"
         raise things.error(what)
     return array.astype(np.int64, copy=False)
 

@@ -14,7 +14,8 @@ POPULAR_PODS = "popular-pods"
 weight]."""
 
 FIRST_STEP = 50
-"""Number of arrivals between two histograms at first; later a quarter of the counted pods."""
+"""Minimum number of arrivals between two histograms; if more pods are counted, a quarter of their
+number."""
 _UNIT = 1000
 """Weight of a pod that arrived just now, if older pods count less."""
 _MOST_HALVINGS = 500
@@ -76,8 +77,8 @@ class ArrivedPods:
         )
 
     def _halvings(self, now_ns: int) -> float:
-        """Return the half-lives since the last histogram; a pod's count is doubled once for
-        each."""
+        """Return the number of half-lives since the last histogram: a new pod's count is doubled
+        once for each, instead of halving older counts."""
         if not self._half_life_ns:
             return 0.0
         return min((now_ns - self._told_ns) / self._half_life_ns, float(_MOST_HALVINGS))

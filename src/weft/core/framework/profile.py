@@ -22,12 +22,12 @@ class Plugin:
 
 
 class Profile:
-    """Policies under one schedulerName. The first one orders the queue, breaks ties and chooses
+    """Policies under one schedulerName. The first policy orders the queue, breaks ties and chooses
     devices.
 
     With one scoring policy its raw scores decide; with several, each is normalised to 0–100 over
     the feasible nodes and weighted. Pods' preferences decide among the nodes whose score is within
-    `preferences` percent of the scores' range from the best; 0: they do not count."""
+    `preferences` percent of the scores' range from the best; 0: preferences do not count."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def answers_by_node(self) -> bool:
-        """True if a policy's answer about a node does not depend on the other nodes."""
+        """True if no policy's answer about a node depends on other nodes."""
         return "cluster" not in self.reads
 
     def without_scores(self) -> "Profile":

@@ -153,15 +153,15 @@ class Query:
     milli_free = _NodeColumn("milli_free")
     """Free GPU cores over all usable GPUs, thousandths of a GPU, [n]."""
     max_milli_free = _NodeColumn("max_milli_free")
-    """Most free cores on one usable GPU, thousandths; −1 without one, [n]."""
+    """Most free cores on one usable GPU, thousandths; −1 without usable GPUs, [n]."""
     max_memory_free = _NodeColumn("max_memory_free")
-    """Most free memory on one usable GPU, MiB; −1 without one, [n]."""
+    """Most free memory on one usable GPU, MiB; −1 without usable GPUs, [n]."""
     idle = _NodeColumn("idle")
-    """Usable GPUs without a pod, [n]."""
+    """Number of usable GPUs without a pod, [n]."""
     gpus = _NodeColumn("gpus")
-    """GPUs on the node, [n]."""
+    """Number of GPUs on the node, [n]."""
     usable_gpus = _NodeColumn("usable_gpus")
-    """GPUs in service, not overbooked and not blocked by a MIG relative, [n]."""
+    """Number of usable GPUs (see `device_usable`), [n]."""
     node_kind = _NodeColumn("node_kind")
     """Device kind of the node's first GPU, −1 without GPUs, [n]."""
 
@@ -225,16 +225,17 @@ class Query:
     device_memory_total = _DeviceColumn("device_memory_total")
     """Device memory, MiB, [d]."""
     device_kind = _DeviceColumn("device_kind")
-    """Number of the device's kind (model, size), [d]."""
+    """Index of the device's kind (model and size) in the table, [d]."""
     device_local = _DeviceColumn("device_local")
     """Position among the node's devices, [d]."""
     device_idle = _DeviceFlag("device_idle")
-    """Usable and without a pod, [d]."""
+    """True for usable devices without a pod, [d]."""
     device_usable = _DeviceFlag("device_usable")
-    """In service, not overbooked, and not blocked by a held MIG relative, [d]."""
+    """True for devices in service that are not overbooked, and of which no MIG instance or (for an
+    instance) parent GPU is held, [d]."""
     device_first = _DeviceFlag("device_first")
-    """First device of its node in its state, [d]: scoring only these is enough for policies that
-    read only requests, unless the query is `narrowed`."""
+    """True for the first of each node's devices in equal states, [d]: scoring only these is enough
+    for policies that read only requests, unless the query is `narrowed`."""
 
     @cached_property
     def d(self) -> int:
@@ -298,9 +299,9 @@ class Query:
         self.narrowed = True
 
     def only(self, positions: Ints) -> "Query":
-        """Return the same question about these of its nodes, in the given order; restrictions by
-        `narrow` are kept. A device's fit depends on its node alone, so nothing is computed
-        again."""
+        """Return a query for the same demand on the nodes at these positions, in the given order;
+        restrictions by `narrow` are kept. A device's fit depends on its node alone, so nothing is
+        computed again."""
         rows = positions if self.rows is None else self.rows.take(positions)
         part = Query(self.table, self.demand, rows, self.observed)
         if self.narrowed:

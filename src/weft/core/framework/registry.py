@@ -17,7 +17,7 @@ from weft.model import BadInputError
 from weft.model.nearest import unknown
 
 REQUIRED = inspect.Parameter.empty
-"""Default of an option that must be given."""
+"""Stands for the default of an option that must be given."""
 
 
 class EntryPoint(Protocol):
@@ -37,8 +37,8 @@ class EntryPoint(Protocol):
 
 class PolicyDescription(msgspec.Struct, frozen=True):
     """Description of a policy for users: `options` are its constructor's parameters with their
-    defaults as text ("" for a required one). `unsafe` is the reason why it can reserve too much, ""
-    if it cannot."""
+    defaults as text ("" for a required one). `unsafe` is the reason why the policy can reserve more
+    GPU memory than exists, "" if it cannot."""
 
     name: str
     summary: str
@@ -55,7 +55,8 @@ class Registry:
         self._known: dict[str, type[Policy]] = {}
 
     def register(self, policy: type[Policy]) -> None:
-        """Add a policy under its own name; `BadInputError` if it has none, or the name is taken."""
+        """Add a policy under its own name; `BadInputError` if it has no name, or the name is
+        taken."""
         subject = f"policy {policy.name or policy.__name__}"
         if not policy.name:
             raise BadInputError(subject, "it has no name; set the class attribute `name`")
@@ -182,8 +183,8 @@ _IN_WORDS = {
 def register_entry_points(
     registry: Registry, entry_points: Iterable[EntryPoint]
 ) -> tuple[str, ...]:
-    """Register the policies of plugins; return one message, with the reason, for each that is left
-    out."""
+    """Register the policies of plugins; return one message, with the reason, for each plugin that
+    is left out."""
     complaints = []
     for entry in entry_points:
         try:

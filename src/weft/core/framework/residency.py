@@ -13,9 +13,11 @@ GpuKey = tuple[str, int]
 """(node, GPU index)."""
 
 MOST_SPANS = 64
-"""Changes of co-residents that are kept for a pod; beyond it, the oldest two are merged."""
+"""Maximum number of changes of co-residents that are kept for a pod; beyond it, the oldest two are
+merged."""
 LEAST_LEFT = 0.05
-"""Least remaining part of a pod's duration: an overdue pod's end is unknown."""
+"""Minimum of a pod's remaining time, as a part of its duration alone; an overdue pod counts as
+having this much left."""
 SECOND_NS = 1_000_000_000
 
 
@@ -73,8 +75,8 @@ class Residency:
 
 
 class Residencies:
-    """All pods that share a GPU, by GPU. `now_ns` is the time of the present event, `expected` the
-    number of pods that state their duration."""
+    """All pods that hold a share of exactly one GPU, or one whole GPU, by GPU. `now_ns` is the time
+    of the present event, `expected` the number of pods that state their duration."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -155,4 +157,4 @@ class Residencies:
 
 
 NO_RESIDENCIES = Residencies()
-"""Residencies that policies see where no engine tracks them."""
+"""Empty residencies, which policies see if no engine tracks any."""

@@ -3,9 +3,9 @@
   start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
     (one device of each kind; equal outcomes once; only those that can still win)
 
-Each node keeps `width` states per level. On a node that never had more, the search is exact: no
-other way exists, or is rated higher. `exact` is False if states were cut off. The result for a node
-depends on the node and the pod alone, not on other nodes."""
+Each node keeps `width` states per level. On a node that never had more states, the search is exact:
+no other way fits, or none is rated higher. `exact` is False if states were cut off. The result for
+a node depends on the node and the pod alone, not on other nodes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -66,8 +66,8 @@ class AssignmentSearch:
     def run(self, width: Ints) -> SearchResult:
         """Return the best way on each node.
 
-        If a policy rates, whole GPUs are taken in order, as in the raters' original systems, and
-        others only if that finds no way."""
+        If a policy rates ways, whole GPUs are taken in the node's order, as in the original systems
+        of these policies; other whole GPUs are tried only if that finds no way."""
         if self._policy is None:
             return self._best(width, branches=True)
         result = self._best(width, branches=False)
@@ -95,7 +95,7 @@ class AssignmentSearch:
     def _tightest(self) -> SearchResult:
         """Return the way that takes the tightest device at each step, if that succeeds.
 
-        It is the first way in search order, so what a search without ratings would find."""
+        This is the first way in search order, so a search without ratings would return it too."""
         result = nothing(len(self._nodes.memory), len(self._steps))
         states = self._space.start().take(np.arange(len(self._nodes.memory)))
         for index in range(len(self._steps)):
@@ -237,8 +237,8 @@ class AssignmentSearch:
 
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
-    """Return upper bounds of the steps from each number on: MiB charged to one device, by node,
-    thousandths, and the number of GPU requests for one GPU."""
+    """Return, for each step number, upper bounds over that step and the later ones: MiB charged to
+    one device, by node; thousandths charged; and the number of GPU requests for one GPU."""
     most = {
         gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
         for gpu_request, ask in asks.items()

@@ -20,7 +20,8 @@ MISSING, STALE, FRESH = 0, 1, 2
 """Freshness of a value: missing, only the last known value, or current."""
 
 CORRELATION = "correlation"
-"""`correlation.<application>`: how an application's load correlates with the GPU's."""
+"""Prefix of the columns `correlation.<application>`: the correlation of an application's load with
+the GPU's load."""
 
 
 class SignalsSnapshot(msgspec.Struct, frozen=True, gc=False):

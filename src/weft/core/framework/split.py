@@ -71,9 +71,9 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
-    """Return a mask of rows whose `ok` devices hold the GPU request; all arrays are [rows,
-    devices]. `family` is the position of each device's GPU (its own for a GPU), `instance` marks
-    MIG instances."""
+    """Return a mask of the nodes (rows) whose `ok` devices hold the GPU request; all arrays are
+    [rows, devices]. `family` is the position of each device's GPU (its own for a GPU), `instance`
+    marks MIG instances."""
     rows, width = memory.shape
     cells = (np.arange(rows)[:, None] * width + family).ravel()
     room = np.where(ok, memory, 0)

@@ -17,9 +17,9 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
 
 LIMITS = ("shares", "slots", "nodes", "models", "cpu", "memory")
-"""Limits, in order: free shares that usual shares do not fill; pods of several GPUs on nodes with
-fewer idle ones; nodes that accept no such pods; GPU models and sizes; CPU and memory of the
-node."""
+"""Limits, in the order in which they are applied: parts of GPUs that no sum of usual pods' shares
+fills; nodes with fewer idle GPUs than usual pods with several request; nodes that refuse usual pods
+for other reasons than their GPUs; GPU models and sizes; free CPU and memory of the node."""
 
 _BY_MODEL = [int(Code.WRONG_MODEL), int(Code.GPU_TOO_SMALL)]
 _BY_SIZE = [int(Code.FITS), int(Code.TOO_FEW_GPUS)]
@@ -38,7 +38,7 @@ class StrandedGpus(NamedTuple):
 
 class StrandedMeter:
     """Measures stranded GPU in a table whose accounts change, for the same usual pods. The table's
-    layout must stay. Shapes without a GPU are ignored."""
+    layout must not change. Shapes without a GPU are ignored."""
 
     def __init__(self, table: LedgerTable, usual: Iterable[Shape]) -> None:
         self._table = table
@@ -147,7 +147,8 @@ def _column(values: Iterable[int]) -> Ints:
 
 @functools.lru_cache(maxsize=256)
 def _most_filled(levels: frozenset[int]) -> Ints:
-    """Return, for each free level of a GPU, the most that sums of these levels fill, [101]."""
+    """Return, for each free part of a GPU from 0 to 100 hundredths, the most of it that requests of
+    these sizes (`levels`, hundredths) can fill together, [101]."""
     fills = np.zeros(_LEVELS + 1, dtype=np.int64)
     sizes = np.array(sorted(size for size in levels if 0 < size <= _LEVELS), dtype=np.int64)
     for level in range(1, _LEVELS + 1):
@@ -164,8 +165,8 @@ def _per_node(owner: Ints, values: Ints, nodes: int) -> Ints:
 
 
 class StrandedModel(NamedTuple):
-    """GPUs of one model, in whole GPUs' worth: idle, usable by typical pods, and stranded, by the
-    limiting resource."""
+    """One GPU model: the number of its GPUs, and the sums of their free parts, in GPUs: `idle`,
+    `usable` by typical pods, and stranded `by` each of `LIMITS`."""
 
     model: str
     gpus: int

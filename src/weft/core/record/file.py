@@ -100,7 +100,7 @@ class ProfileUse(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Line 1 of a decisions file."""
+    """Line 1 of a decisions file: everything needed to create the engine whose events follow."""
 
     profiles: Annotated[list[ProfileUse], msgspec.Meta(min_length=1)]
     seed: int = 0
@@ -141,18 +141,19 @@ class Header(msgspec.Struct, frozen=True):
 
     @property
     def teams(self) -> QueueRules:
-        """Rules of the queues; none if the file has none."""
+        """Rules of the queues; `NO_QUEUES` if the header has none."""
         return NO_QUEUES if self.queues is UNSET else self.queues
 
     @property
     def keeping(self) -> HeadOfLine:
-        """Rules by which places are kept for waiting pods; none if the file has none."""
+        """Rules by which places are kept free for waiting pods; `NOTHING_KEPT` if the header has
+        none."""
         return NOTHING_KEPT if self.head_of_line is UNSET else self.head_of_line
 
     @property
     def moving(self) -> MoveRules:
-        """Rules by which running pods are moved to make room for waiting ones; none if the file has
-        none."""
+        """Rules by which running pods are moved to make room for waiting pods; `NO_MOVES` if the
+        header has none."""
         return NO_MOVES if self.moves is UNSET else self.moves
 
 

@@ -22,7 +22,8 @@ from weft.model.metric import Metric
 MOST_USUAL = 40
 """Number of the commonest pod shapes for which stranded GPU is computed."""
 BUSY = f"{Metric.GPU_UTIL_RATIO}.last"
-"""Column of the part of time in which a GPU ran kernels (`telemetry/feed/feed.py`)."""
+"""Name of the signal column with the part of time in which a GPU ran kernels
+(`telemetry/feed/feed.py`)."""
 
 
 def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
@@ -35,16 +36,16 @@ def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
 
 
 class Loan(NamedTuple):
-    """MiB that a pod lends to others, and that it borrows of others."""
+    """MiB of GPU memory that a pod lends to other pods, and that it borrows from other pods."""
 
     lent_mib: int = 0
     borrowed_mib: int = 0
 
 
 class LentMemory:
-    """GPU memory reserved beyond the size of the GPUs, which is lent by pods that leave part of
-    theirs idle. `total_mib` is the sum over all nodes. On each GPU the pods that were bound first
-    lend first, and those that were bound last borrow first."""
+    """GPU memory that pods reserve beyond the size of their GPUs: pods that leave reserved memory
+    idle lend it to others. `total_mib` is the sum over all nodes. On each GPU the pods that were
+    bound first lend first, and those that were bound last borrow first."""
 
     def __init__(self, engine: Engine) -> None:
         self._ledger, self._in_order = engine.ledger, engine.harvest.in_order
@@ -100,15 +101,16 @@ def _add(loans: dict[str, Loan], uid: str, more: Loan) -> None:
 
 
 class BusyGpus:
-    """How busy all GPUs are together, `milli` thousandths of GPUs, by the last measurement; None
-    before the first."""
+    """Utilisation of all GPUs added up, by the last measurement: `milli` thousandths of GPUs, None
+    before the first measurement."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._version, self._generation = engine, -1, -1
         self.milli: int | None = None
 
     def look(self) -> None:
-        """Sum up anew if there is another measurement, or other nodes. What is not FRESH is 0."""
+        """Recompute the sum if there is a new measurement or nodes changed. Values that are not
+        FRESH count as 0."""
         signals, ledger = self._engine.signals, self._engine.ledger
         if (self._version, self._generation) == (signals.version, ledger.generation):
             return
@@ -159,10 +161,11 @@ class StrandedGpu:
 
 class BorrowedGpus:
     """Sums up the GPUs that queues hold by borrowing, as `weft queues` counts them: the GPUs of
-    pods that could end and the queue would still use its whole guarantee. Only queues with a
-    guarantee count.
+    pods without which the queue would still use its whole guarantee. Queues without a guarantee are
+    left out.
 
-    `milli_ns` is by queue; `queue_of` returns a pod's queue by UID, "" if unknown."""
+    `milli_ns` has the sums by queue, thousandths of a GPU × nanoseconds; `queue_of` returns a pod's
+    queue by UID, "" if unknown."""
 
     def __init__(self, engine: Engine, queue_of: Callable[[str], str]) -> None:
         self._engine, self._queue_of, self._counts = engine, queue_of, QueueCounts(engine)

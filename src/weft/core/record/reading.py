@@ -191,9 +191,9 @@ def _ended(file: BinaryIO, path: Path, end: EndRecord, check: FileCheck) -> None
         raise BadInputError(f"{path}, line {check.lines + 1}", "follows the end record")
     check.state, check.end = "verified", end.end
     if end.end == "full":
-        check.why = "the record ends early: it reached the limit of --decisions-mib"
+        check.why = "the file ends early: it reached the limit of --decisions-mib"
     elif end.end == "failed":
-        check.why = f"the record ends early: {end.why}"
+        check.why = f"the file ends early: {end.why}"
 
 
 def _renumbered(line: FileLine) -> FileLine:

@@ -113,8 +113,8 @@ def _outcome(record: Record | None) -> str:
 
 
 def _field(field: str, was: Any, now: Any) -> Iterator[FieldDifference]:
-    """Yield the differing parts of one field. Of reason counts and candidates only differing
-    entries."""
+    """Yield the differing parts of one field: of reason counts and candidates only the entries that
+    differ."""
     if field == "counts":
         before, after = _counts(was), _counts(now)
         for reason in dict.fromkeys([*before, *after]):
@@ -269,7 +269,9 @@ def _find(
             else:
                 names.add(f"{pod.namespace}/{pod.name}")
         elif isinstance(line.event, NotEvicted):
-            became[line.event.uid] = f"it stayed: {line.event.why or 'no reason was recorded'}"
+            became[line.event.uid] = (
+                f"it was not evicted: {line.event.why or 'no reason was recorded'}"
+            )
         elif isinstance(line.event, PodGone):
             became[line.event.uid] = "it is gone"
         for record in line.records:
@@ -280,8 +282,8 @@ def _find(
         near = nearest(
             name, names if "/" in name else (known.rpartition("/")[2] for known in names)
         )
-        some = f"it knows {', '.join(sorted(names)[:5])}, …" if names else "it has no pods"
+        some = f"its pods are {', '.join(sorted(names)[:5])}, …" if names else "it has no pods"
         hint = f"did you mean {near!r}?" if near else some
-        fault = "was added but never decided" if pods else f"is not in this file; {hint}"
+        fault = "was added, but has no decision" if pods else f"is not in this file; {hint}"
         raise BadInputError(str(path), f"pod {name} {fault}")
     return pods, last, became, lines.check.why

@@ -29,7 +29,7 @@ from weft.model.usage_groups import label_group, workload_group
 
 HOUR_NS = 3_600 * 10**9
 KEPT_PLACES = "(kept places)"
-"""Group name for the places that are kept for pods waiting for other pods to end."""
+"""Group name for the places that are kept free for pods that wait for other pods to end."""
 UNKNOWN = "(unknown)"
 NO_MODEL = "(unknown model)"
 FOREVER_NS = 1 << 62
@@ -63,11 +63,12 @@ GROUPINGS: dict[str, GroupOf] = {
 class UsageRow(msgspec.Struct, frozen=True):
     """Usage of one group.
 
-    `pods` counts pods that held a GPU. Hours are multiplied by GPUs, GiB of GPU memory, or GPUs'
-    worth of cores. `idle_gib_hours` is memory measured as unneeded, `lent_gib_hours` the part of it
-    that other pods held, `borrowed_gib_hours` memory held beyond the size of the GPU, by the pods
-    bound last. `borrowed_gpu_hours` is set for queues only: GPUs held beyond the queue's guarantee,
-    as `weft queues` counts them. `cost` is unset if no prices are given."""
+    `pods` counts pods that held a GPU. `..._hours` are hours multiplied by the number of GPUs, by
+    GiB of GPU memory, or by cores in GPUs. `idle_gib_hours` is memory measured as unneeded,
+    `lent_gib_hours` the part of it that other pods held, `borrowed_gib_hours` memory held beyond
+    the size of the GPU, by the pods bound last. `borrowed_gpu_hours` is set for queues only: GPUs
+    held beyond the queue's guarantee, as `weft queues` counts them. `cost` is unset if no prices
+    are given."""
 
     group: str
     pods: int
@@ -87,7 +88,8 @@ class Usage(msgspec.Struct, frozen=True):
 
     `capacity_gpu_hours` counts all GPUs, `idle_gpu_hours` the part that no pod held,
     `stranded_gpu_hours` the part of GPUs in service that no pod of the file's usual sizes could
-    have used, and `lent_gib_hours` memory reserved beyond the size of the GPUs."""
+    have used, `lent_gib_hours` memory reserved beyond the size of the GPUs, and `used_gpu_hours`
+    the time in which GPUs were measured to be busy (None if not measured)."""
 
     hours: float
     capacity_gpu_hours: float

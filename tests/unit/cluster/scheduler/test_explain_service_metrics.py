@@ -75,7 +75,7 @@ async def test_parts_of_a_bound_pods_score_are_said_to_be_of_now() -> None:
         score = (await cluster.explain("p")).score
         lines = (await text_of(cluster, "p")).splitlines()
         at = lines.index(
-            f"  parts of its score computed now, not those of its recorded score {score:,}:"
+            f"  parts of its score computed now; the score at the decision was {score:,}:"
         )
         assert "leaves 38 % of GPU 0" in lines[at + 1]
 

@@ -67,7 +67,7 @@ def test_progress_in_words() -> None:
         withheld="nobody goes: why",
         apart=(SeparatedPair("train", "T4", 1_440.0), SeparatedPair("", "", 59.0)),
     ) == [
-        "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",
+        "  progress: 61.3 units/s, 96 if alone: 1.57 times slower, 9 s ago",
         "  at most 1.10 times slower is allowed; exceeded in 1 of the last 3 windows",
         "  nobody goes: why",
         "  kept apart from train on T4 for 24 min",

@@ -203,7 +203,7 @@ async def test_a_batch_that_the_disk_takes_in_part_is_taken_back_whole(tmp_path:
     header, lines = read(path)
     assert replay(header, lines, built_in().create).identical
     assert (lines.check.state, lines.check.end) == ("verified", "failed")
-    assert lines.check.why == "the record ends early: File too large"
+    assert lines.check.why == "the file ends early: File too large"
 
 
 async def test_a_file_that_somebody_else_writes_to_is_left_alone(

@@ -156,7 +156,7 @@ def test_a_record_says_which_links_were_had_and_lost() -> None:
     assert second is not None
     assert decision_notes(second) == [
         "GPUs 1 and 3 have NODE as their weakest link, between GPUs 1 and 3: 10 GB/s; "
-        "NV4 of GPUs 0 and 1 (80 GB/s) was lost: GPU 0 is taken"
+        "NV4 of GPUs 0 and 1 (80 GB/s) was not free: GPU 0 is taken"
     ]
 
 

@@ -67,12 +67,12 @@ WRONG = {
     "too large": (
         "score_nodes",
         np.array([0, 2**50 + 1]),
-        f"returned {2**50 + 1} for node b; scores end at ±2**50",
+        f"returned {2**50 + 1} for node b; scores must be within ±2**50",
     ),
     "beyond 64 bits": (
         "score_nodes",
         np.array([0, 2**64 - 1], dtype=np.uint64),
-        f"returned {2**64 - 1} for node b; scores end at ±2**50",
+        f"returned {2**64 - 1} for node b; scores must be within ±2**50",
     ),
     "a mask of numbers": (
         "filter_nodes",

@@ -382,7 +382,7 @@ def test_an_unknown_name_says_which_names_there_are(recorded: Path) -> None:
         explain(recorded, "nobody", CREATE)
     assert str(caught.value) == (
         f"{recorded}: pod nobody is not in this file; "
-        "it knows default/job, default/web, other/job, …"
+        "its pods are default/job, default/web, other/job, …"
     )
     with pytest.raises(BadInputError, match="pod wbe is not in this file; did you mean 'web'"):
         explain(recorded, "wbe", CREATE)
@@ -395,7 +395,7 @@ def test_a_pod_never_decided_is_said_to_be_that(tmp_path: Path) -> None:
         writer = DecisionsWriter(out)
         writer.write(Header(USES))
         writer.write(line)
-    with pytest.raises(BadInputError, match="pod p was added but never decided"):
+    with pytest.raises(BadInputError, match="pod p was added, but has no decision"):
         explain(path, "p", CREATE)
     with pytest.raises(BadInputError, match="pod q is not in this file"):
         explain(write(tmp_path / "empty", []), "q", CREATE)

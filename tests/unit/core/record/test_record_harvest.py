@@ -81,7 +81,7 @@ def test_an_eviction_is_decided_again_and_explained(tmp_path: Path) -> None:
     assert verdict.identical
     assert verdict.decisions == 3
     text = "\n".join(lines_of(explain(path, "borrower", create)))
-    assert "asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); nothing is recorded yet" in text
+    assert "to be evicted from a, GPU 0 (0 % of cores, 5,000 MiB); nothing is recorded yet" in text
     assert "lender grew from 3,000 to 7,000 MiB; it had borrowed 4,000 MiB" in text
 
 
@@ -97,7 +97,7 @@ def test_a_file_of_other_limits_is_not_identical(tmp_path: Path) -> None:
     ("events", "then"),
     [
         ([], "nothing is recorded yet"),
-        ([NotEvicted("borrower", "a budget says no")], "it stayed: a budget says no"),
+        ([NotEvicted("borrower", "a budget says no")], "it was not evicted: a budget says no"),
         ([NotEvicted("another", "x")], "nothing is recorded yet"),
         ([PodGone("borrower")], "it is gone"),
         ([NotEvicted("borrower", "later"), PodGone("borrower")], "it is gone"),
@@ -110,5 +110,5 @@ def test_who_was_asked_to_leave_is_not_said_to_have_left(
     recorded(path, *events, evict=True)
     assert "evicted" not in path.read_text()
     text = "\n".join(lines_of(explain(path, "borrower", create)))
-    assert f"asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); {then}\n" in text
+    assert f"to be evicted from a, GPU 0 (0 % of cores, 5,000 MiB); {then}\n" in text
     assert replay(*read(path), create).identical

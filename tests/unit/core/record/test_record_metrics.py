@@ -68,7 +68,7 @@ def test_a_placed_pods_metrics_and_where_it_would_be_without(tmp_path: Path) -> 
     )
     found, text = told(path, "p")
     assert found.recorded.record.node == "b"
-    assert "  metrics of GPU 0, read 2 s before: sm_active_ratio 0.125 STALE, " in text
+    assert "  metrics of GPU 0, read 2 s before the decision: sm_active_ratio 0.125 STALE, " in text
     assert "power_w 250 W" in text
     assert "  without metrics: a, GPU 0" in text
     again = msgspec.json.decode(msgspec.json.encode(found), type=Explanation)
@@ -161,7 +161,7 @@ def test_who_borrows_would_be_nowhere_without_metrics_and_why_it_goes(tmp_path: 
     )
     found, text = told(path, "borrower")
     assert found.recorded.record.outcome == "asked-to-leave"
-    assert "  metrics of GPU 0, read 6 s before: memory_need_mib 14,000 MiB, " in text
+    assert "  metrics of GPU 0, read 6 s before the decision: memory_need_mib 14,000 MiB, " in text
     assert "without metrics" not in text
     early = recorded(
         tmp_path / "early",

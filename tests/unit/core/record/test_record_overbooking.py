@@ -66,7 +66,7 @@ def test_it_is_decided_again_and_explained(path: Path) -> None:
     verdict = replay(*read(path), built_in().create)
     assert (verdict.identical, verdict.decisions) == (True, 2)
     text = "\n".join(lines_of(explain(path, "late", built_in().create)))
-    assert "asked to leave a, GPU 0 (0 % of cores, 10,000 MiB); it is gone" in text
+    assert "to be evicted from a, GPU 0 (0 % of cores, 10,000 MiB); it is gone" in text
     assert (
         "  GPU 0 of node a was booked twice; with slipped, bound before, 4,000 of its "
         "16,000 MiB are missing\n"

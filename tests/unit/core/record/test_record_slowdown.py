@@ -56,8 +56,8 @@ def recorded(path: Path, policy: str, job_class: str, slowdown: float, looks: in
 WORDS = {
     "latency-critical": "web on GPU 0 was 3.00 times slower than alone (allowed: 1.10) in 2 "
     "of the last 3 windows; without this pod it is expected to be 1.01 times faster",
-    "batch": "the pods of GPU 0 together get 0.67 GPUs' worth done, less than one alone would; of "
-    "those that may be evicted it was bound last",
+    "batch": "the pods of GPU 0 together progress at 0.67 times the rate of one pod alone; of "
+    "those that may be evicted, this pod was bound last",
 }
 
 
@@ -69,7 +69,7 @@ def test_it_is_decided_again_and_explained(policy: str, job_class: str, tmp_path
     verdict = replay(*read(path), built_in().create)
     assert (verdict.identical, verdict.decisions) == (True, 3)
     text = "\n".join(lines_of(explain(path, "train", built_in().create)))
-    assert "asked to leave a, GPU 0" in text
+    assert "to be evicted from a, GPU 0" in text
     assert f"  {WORDS[job_class]}\n" in text
 
 

@@ -81,7 +81,7 @@ def test_a_file_says_of_volumes_what_was_known(tmp_path: Path) -> None:
         "let PersistentVolumeClaim of-second ask for class made instead of local",
         "free b GPU 0: end pod default/prepared (UID prepared)",
     }
-    assert "of which is left there: 3Gi at most" in str(large)
+    assert "capacity left there: 3Gi at most" in str(large)
     assert {change.text for change in large.changes} == {
         "let PersistentVolumeClaim of-large ask at most 3Gi instead of 4Gi"
     }
