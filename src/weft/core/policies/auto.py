@@ -37,7 +37,7 @@ class Auto(Policy):
 
     name = "auto"
     summary = (
-        "least-stranding and load-aware together; lends idle memory; unmeasured GPUs go by requests"
+        "least-stranding and load-aware; lends idle memory; scores unmeasured GPUs by requests"
     )
     source = "Weft"
     reads = frozenset({"signals", "occupants", "co_residents"})
@@ -123,9 +123,9 @@ class Auto(Policy):
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Return the score's parts: least-stranding's, scaled to add up to auto's points for
-        stranding above 50 (no change), and for a pod with a single GPU request the points for the
-        load of that device with the most (and for its co-residents, if interference is
-        predicted)."""
+        stranding less 50 (the points for no change), and for a pod with a single GPU request the
+        points for the load of that device with the most (and for its co-residents, if interference
+        is predicted)."""
         parts = self._stranding.score_parts(query, devices)
         total = sum(part.points for part in parts)
         spared = int(_spared(np.array([total]))[0]) - FULL // 2

@@ -98,7 +98,7 @@ class NanoLoadBinpack(NanoBinpack):
     and memory used."""
 
     name = "nano-load-binpack"
-    summary = "as nano-binpack, by measured use first"
+    summary = "as nano-binpack, but prefers GPUs measured in use"
     source = "elastic-gpu-scheduler, pull request 11, rater Binpack"
     reads = frozenset({"signals"})
 
@@ -120,7 +120,7 @@ class NanoLoadSpread(NanoSpread):
     """Spreads by measured load, with the same loads as nano-load-binpack."""
 
     name = "nano-load-spread"
-    summary = "as nano-spread, what is measured in use last"
+    summary = "as nano-spread, but avoids GPUs measured in use"
     source = "elastic-gpu-scheduler, pull request 11, rater Spread"
     reads = frozenset({"signals"})
 
