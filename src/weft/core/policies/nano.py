@@ -14,8 +14,8 @@ from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
 
 
 class NanoBinpack(Policy):
-    """Prefers full nodes, rated before placement. Containers are placed largest first; of equal
-    ones the last."""
+    """Prefers full nodes, rated before placement. Containers are placed largest first; of equally
+    large ones the last goes first."""
 
     name = "nano-binpack"
     summary = "the fullest node with few GPUs, the GPU with the least percent left"
@@ -41,8 +41,8 @@ def percent_left(query: Query) -> Ints:
 
 
 class NanoSpread(Policy):
-    """Prefers empty nodes, rated before placement. Containers are placed largest first; of equal
-    ones the last."""
+    """Prefers empty nodes, rated before placement. Containers are placed largest first; of equally
+    large ones the last goes first."""
 
     name = "nano-spread"
     summary = "the node with the most idle GPUs, the GPU with the most percent left"
@@ -60,8 +60,8 @@ class NanoSpread(Policy):
 
 
 class MeasuredLoads:
-    """Loads of GPUs as elastic's raters count them: the used parts of cores and memory, 0 to 2;
-    unknown counts 0."""
+    """Loads of GPUs as Elastic GPU's raters count them: the sum of the used parts of cores and
+    memory, 0 to 2; an unknown part counts as 0."""
 
     def __init__(self) -> None:
         self._tenths = SnapshotCache(_load_tenths)
@@ -94,8 +94,8 @@ def _by_memory_alone(query: Query) -> bool:
 
 
 class NanoLoadBinpack(NanoBinpack):
-    """Packs by load, as Elastic's load-aware rater with the two metrics of its policy file: cores
-    and memory used."""
+    """Packs by measured load, as Elastic's load-aware rater with the two metrics of its policy
+    file: cores and memory used."""
 
     name = "nano-load-binpack"
     summary = "as nano-binpack, but prefers GPUs measured in use"

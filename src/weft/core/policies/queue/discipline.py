@@ -8,8 +8,8 @@ place slips if it is not free when it was expected to be."""
 
 class Reservation:
     """A place kept for a waiting pod. It is expected to be free at `starts_ns`, and with confidence
-    at `sure_ns`; None if unknown. `slips` counts how often it was not free at that time
-    (`due_ns`)."""
+    at `sure_ns`; None if unknown. `slips` counts how often the place was not free at the expected
+    time (`due_ns`)."""
 
     __slots__ = ("slips", "starts_ns", "sure_ns")
 
