@@ -32,7 +32,7 @@ class TelemetryError(WeftError):
 
 
 KINDS = ("nobody", "unreachable", "timeout", "refused", "status", "garbage", "oversized")
-"""nobody: no server is configured or found; unreachable: no connection; timeout: no answer in time;
+"""nobody: no server or exporter was found; unreachable: no connection; timeout: no answer in time;
 refused: 401 or 403; status: another HTTP or API error; garbage: not a valid answer; oversized:
 larger than allowed."""
 
