@@ -233,7 +233,7 @@ def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:
     if not sample.aggressors:
         yield "aggressors", "is empty; an application alone belongs in solo"
     if not all(sample.aggressors):
-        yield "aggressors", "one of them is empty; name it"
+        yield "aggressors", "the name of an aggressor is empty; name it"
     if sample.rate_per_s is not None and sample.rate_per_s < 0:
         yield (
             "rate_per_s",

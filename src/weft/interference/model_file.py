@@ -94,7 +94,7 @@ def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
         return
     scales = cell.learned.scales
     fits = len(scales.centre) == len(scales.spread) == len(scales.columns)
-    yield "learned.scales has columns without numbers", fits and all(scales.spread)
+    yield "learned.scales lacks the centre or spread of a column", fits and all(scales.spread)
     yield "learned has no kernels", bool(cell.learned.near and cell.learned.far)
     for kernel in (*cell.learned.near, *cell.learned.far):
         lengths = (*kernel.target.lengths, *kernel.other.lengths)

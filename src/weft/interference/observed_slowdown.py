@@ -64,8 +64,7 @@ class ObservedPair(msgspec.Struct, frozen=True):
     """Log slowdowns of `target` with `others` on a GPU model: their moving mean, and the latest
     values.
 
-    `seen_ns`: when it was last seen, in ns since 1970; 0 is unknown, and counts as now.
-    """
+    `seen_ns`: when the pair was last seen, in ns since 1970; 0 is unknown, and counts as now."""
 
     gpu_model: str
     target: str

@@ -89,8 +89,8 @@ def family_interval(samples: ScoredSamples) -> tuple[float, float]:
 
 
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
-    """Return 1 / max(1, sum of both utilisations) per sample; None if any utilisation is
-    unknown."""
+    """Return the speed 1 / max(1, sum of both utilisations) for each sample; None if any
+    utilisation is unknown."""
     share = np.array([utilisation(solo) for solo in applications.solos])
     total = share[test.target] + share[test.other]
     return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))

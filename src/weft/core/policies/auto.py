@@ -64,7 +64,8 @@ class Auto(Policy):
             self._stranding.prepare_input(name, value, table)
 
     def take_turnover(self, part: float) -> None:
-        """Pass the turnover (see `Policy`) to least-stranding."""
+        """Pass the turnover (the part of held capacity that replaced freed capacity) to
+        least-stranding."""
         self._stranding.take_turnover(part)
 
     def take_table(self, table: LedgerTable) -> None:
@@ -122,10 +123,10 @@ class Auto(Policy):
         return np.where(query.take_devices(readings.known), calm, full)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Return the score's parts: least-stranding's, scaled to add up to auto's points for
-        stranding less 50 (the points for no change), and for a pod with a single GPU request the
-        points for the load of that device with the most (and for its co-residents, if interference
-        is predicted)."""
+        """Return the parts of the score: least-stranding's, scaled to add up to auto's points for
+        stranding minus 50 (the points for no change). For a single GPU request, also the points for
+        load and, if interference is predicted, for co-residents, of the device with the most points
+        for load."""
         parts = self._stranding.score_parts(query, devices)
         total = sum(part.points for part in parts)
         spared = int(_spared(np.array([total]))[0]) - FULL // 2

@@ -65,8 +65,8 @@ class CoResidentSets:
     empty.
 
     `application` holds indexes into `names` (0, "", for an empty row), `job_class` one of the class
-    numbers above, `bound_percent` as in `Resident`; `size` is the number of pods of each set. If an
-    added set needs more rows, the arrays are rebuilt with more `places`."""
+    numbers above, `bound_percent` as in `Resident`; `size` is the number of pods of each set,
+    `places` the number of rows. If an added set needs more rows, the arrays are rebuilt."""
 
     def __init__(self) -> None:
         self.members: list[CoResidents] = []

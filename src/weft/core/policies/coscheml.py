@@ -60,7 +60,7 @@ class CoschemlPolicy(Policy):
     nothing fits."""
 
     name = "coscheml"
-    summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
+    summary = "an empty GPU, else the GPU whose pod makes the cheapest pair with a waiting pod"
     source = "Co-scheML (Kim & Kim, CLUSTER'20)"
     compat_system = "coscheml"
     reads = frozenset({"occupants", "co_residents", "pending"})

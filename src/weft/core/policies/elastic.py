@@ -101,8 +101,8 @@ def _largest(query: Query) -> Ints:
 
 
 def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Return the most and least free on each device's node if that device went from `before` to
-    `after`, [d] each."""
+    """Return the most and the least free amount on one GPU of each device's node, if that device's
+    free amount changed from `before` to `after`, [d] each."""
     node = query.device_node
     top = query.max(before, 0).take(node)
     at_top = before == top
@@ -127,8 +127,8 @@ def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple
 
 
 def _filled(least: Ints, remaining: Ints | int) -> Ints:
-    """Return a lower bound of the least free amount after placing all that remains; not below 0 if
-    `least` is not."""
+    """Return a lower bound of the free amount on the GPU with the least, after all that remains is
+    placed; not below 0 unless `least` is."""
     return np.asarray(np.minimum(least, np.maximum(least - remaining, 0)))
 
 
@@ -148,9 +148,9 @@ class ElasticSpread(Policy):
         return len(fits) - 1
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Rate all ways equally."""
+        """Rate all ways to place the requests equally."""
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """Return the rating that every way gets."""
+        """Return the rating that every way to place the requests gets."""
         return self.rate_options(options)

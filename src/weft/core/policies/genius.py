@@ -62,8 +62,8 @@ class GeniusPolicy(Policy):
         return ~short_of_memory(query, cards.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes, [n]: with `exact` by the original's score, otherwise by the mean over GPUs
-        for pods without a device score."""
+        """Score nodes, [n]: with `exact` by the original's score, otherwise by the mean of their
+        GPUs' scores. Without `exact`, return None for pods whose GPUs are scored one by one."""
         cards = self._seen.of(query)
         if self.exact:
             scores = cards.exact_scores

@@ -307,7 +307,7 @@ class InterferencePolicy(Policy):
             if not value >= 1:
                 raise BadInputError(
                     f"policy {self.name}, option {option}",
-                    f"{value} is not a bound; write 1 or more",
+                    f"{value} is not allowed; write 1 or more",
                 )
         self._joining = SharingCost(interference_table.NO_INTERFERENCE, bounds, bonus)
         self._judged = CoResidentCache(self._joining, sharing_cost.CROWD, most, bounds.most_small)

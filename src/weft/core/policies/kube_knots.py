@@ -51,8 +51,8 @@ def gpu_memory_mib(pod: PodRequest) -> int:
 
 
 ROUND_NS = 5_000_000_000
-"""Kube-Knots orders the pods that arrived within 5 s. Without such rounds a small pod would wait
-for as long as larger pods keep arriving."""
+"""Pods that arrived within this time (5 s) are ordered by size, as in Kube-Knots. Without such
+rounds a small pod would wait for as long as larger pods keep arriving."""
 
 
 def largest_first(pod: PodRequest) -> tuple[int, ...]:
@@ -275,8 +275,8 @@ def _fits_card(query: Query) -> Bools:
 class FerikoglouSafe(Ferikoglou):
     """Applies Ferikoglou's three rules, but samples must be FRESH and the ledger limits lending.
 
-    Only memory that the GPU's pods were measured not to need is lent, within the reserve and the
-    declared harvest limit. The smallest of the pods that arrived within `round_s` seconds goes
+    Only memory that the GPU's pods were measured not to need is lent, less a reserve, and within
+    the declared harvest limit. The smallest of the pods that arrived within `round_s` seconds goes
     first; with 0 the smallest of all, as published, so that larger pods wait while smaller ones
     arrive."""
 

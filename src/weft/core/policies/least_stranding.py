@@ -309,9 +309,10 @@ class LeastStranding(Policy):
         return cached
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Return the parts of the score: completion, scarce models, slots, CPU and memory, packing.
+        """Return the parts of the score: worth of free shares, scarce models, slots, CPU and
+        memory, packing.
 
-        Completion excludes the part that the pod takes, which is the same everywhere."""
+        The first excludes the part of GPU that the pod takes, which is the same everywhere."""
         left = _left_by(query, devices)
         if left is None:
             return ()

@@ -18,7 +18,7 @@ class NanoBinpack(Policy):
     large ones the last goes first."""
 
     name = "nano-binpack"
-    summary = "the fullest node with few GPUs, the GPU with the least percent left"
+    summary = "the fullest node with few GPUs, and on it the GPU with the smallest free share"
     source = "nano-gpu-scheduler v0.3, rater Binpack"
     last_request_first = True
 
@@ -29,7 +29,7 @@ class NanoBinpack(Policy):
         return np.asarray(used // (10 * np.maximum(gpus, 1)) - gpus)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Choose the GPU with the least left, the first of equals."""
+        """Choose the GPU with the least free (see `percent_left`), the first of equals."""
         return int(percent_left(query).take(fits).argmin())
 
 
@@ -45,7 +45,7 @@ class NanoSpread(Policy):
     large ones the last goes first."""
 
     name = "nano-spread"
-    summary = "the node with the most idle GPUs, the GPU with the most percent left"
+    summary = "the node with the most idle GPUs, and on it the GPU with the largest free share"
     source = "nano-gpu-scheduler v0.3, rater Spread"
     last_request_first = True
 
@@ -54,7 +54,7 @@ class NanoSpread(Policy):
         return 100 * query.idle + query.milli_free // 100 - query.usable_gpus
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Choose the GPU with the most left, the last of equals."""
+        """Choose the GPU with the most free (see `percent_left`), the last of equals."""
         free = percent_left(query).take(fits)
         return len(fits) - 1 - int(free[::-1].argmax())
 
@@ -75,7 +75,8 @@ class MeasuredLoads:
         return query.sum(np.where(query.device_usable, self.of_gpus(query), 0)) // 10
 
     def order(self, query: Query) -> Ints:
-        """Return the GPUs' rank, [d]: percent left + 50·(2 − ⌊load⌋), in tenths of a percent."""
+        """Return the numbers by which GPUs are ordered, [d]: percent free + 50·(2 − ⌊load⌋), in
+        tenths of a percent."""
         free = free_share(query) if _by_memory_alone(query) else query.device_milli_free
         return free + 500 * (2 - self.of_gpus(query) // 10)
 
@@ -111,8 +112,8 @@ class NanoLoadBinpack(NanoBinpack):
         return np.asarray(super().score_nodes(query) + more)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Choose the GPU with the least percent left plus 50 for each idle metric; the first of
-        equals."""
+        """Choose the GPU with the smallest sum of percent free and 50 for each idle metric, the
+        first of equals."""
         return int(self._loads.order(query).take(fits).argmin())
 
 

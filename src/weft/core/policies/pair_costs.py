@@ -71,7 +71,7 @@ def greedy_alike(
 
 
 def few_of_each(groups: Ints, most: int) -> Ints:
-    """Return the positions of the first `most` members of each group, in order."""
+    """Return the positions of the first `most` members of each group, ascending."""
     order = np.argsort(groups, kind="stable")
     of = groups.take(order)
     begins = np.searchsorted(of, of)
@@ -89,7 +89,7 @@ def most_valuable(values: Floats) -> Sequence[int]:
     In `values` [pods, GPUs], pairs at 0 or below are never matched. If several matchings have the
     largest sum, the same one is returned on every machine, as SciPy's algorithm is
     deterministic."""
-    from scipy.optimize import linear_sum_assignment  # late: 0.2 s that few need (`load_solver`)
+    from scipy.optimize import linear_sum_assignment  # late, as few need it (`load_solver`)
 
     worth = np.maximum(values, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)

@@ -92,7 +92,7 @@ class SetCosts:
         return same and sets.places == self._places
 
     def follow(self) -> None:
-        """Compute the costs of sets that were added to `sets` since the last call."""
+        """Compute the slowdowns in sets that were added to `sets` since the last call."""
         known, count = self._index.length, len(self._companies.members)
         if known < count:
             new = np.arange(known, count)
@@ -192,7 +192,7 @@ CROWD = (0.0, 0.0, float(NEVER), 0.0)
 pods' largest slowdown ÷ limit."""
 CROWD_COLUMN = np.array(CROWD)[:, None]
 NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
-"""The same values for an empty GPU."""
+"""Values for an empty GPU, in the order of `CROWD`."""
 
 MOST_VALUE, MOST_LOG = 1e9, 700.0
 """Limits of the gain of joining a set, and of a log slowdown that is reported as a factor."""

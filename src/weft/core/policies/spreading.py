@@ -15,12 +15,13 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 class SpreadPolicy(Policy):
-    """Prefers the fitting GPU with the most free; for whole GPUs, the node with the most idle.
+    """Prefers the fitting GPU with the most free memory or cores; for whole GPUs, the node with the
+    most idle GPUs.
 
     Of nodes whose best GPUs are equal, the one with the most free on all its GPUs wins."""
 
     name = "spread"
-    summary = "the GPU with the most free, on the emptiest of nodes whose best GPUs are alike"
+    summary = "the emptiest GPU; among nodes whose emptiest GPUs are equal, the emptiest node"
     source = "the usual counterpart of binpack"
 
     def score_devices(self, query: Query) -> Ints:
@@ -69,7 +70,7 @@ class Random(Policy):
     choice changes another's. A request for whole GPUs takes the node's first idle ones."""
 
     name = "random"
-    summary = "any node that fits, any GPU that fits"
+    summary = "a random node that fits, and on it a random GPU that fits"
     source = "FGD (ATC'23), baseline Random"
 
     def choose_node(self, rows: Ints, key: str) -> int:

@@ -201,14 +201,14 @@ def _stale(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 def _warnings(report: ScrapeReport) -> Iterable[CompletenessFinding]:
     for warning in sorted({text for answer in report.answers for text in answer.warnings}):
-        mend = "its answers may be incomplete"
+        mend = "the server's answers may be incomplete"
         yield CompletenessFinding("wrong", f"the server warns: {warning}", mend)
 
 
 _MENDS: Mapping[JoinFailure, str] = {
     JoinFailure.NODE: "label them with the node's name: label Hostname, or node by relabelling",
     JoinFailure.GPU: "these GPUs are not in the cluster's inventory",
-    JoinFailure.MIG: "MIG instances are found by their own UUID alone",
+    JoinFailure.MIG: "a MIG instance is identified only by its own UUID",
     JoinFailure.LABELS: "the labels of these series cannot be read",
 }
 
@@ -221,7 +221,7 @@ def _labels_of(report: ScrapeReport) -> Iterable[CompletenessFinding]:
         yield CompletenessFinding("wrong", text, _MENDS.get(why, ""))
     series = [labels for answer in report.answers for labels in answer.labels]
     if lacking := sum(not subject(labels_of(labels)).uuid for labels in series):
-        mend = "GPUs are then identified by index, which is not safe in containers"
+        mend = "without UUID a GPU is identified by its index, which may differ in containers"
         yield CompletenessFinding("advice", f"{lacking} of {len(series)} series have no UUID", mend)
 
 

@@ -87,8 +87,8 @@ def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
 def contradicted(used_mib: Floats, total_mib: Ints, warm_pods: Ints) -> Bools:
     """Return a mask of GPUs whose used memory cannot be true, and counts as MISSING.
 
-    It is either 0 while warmed-up pods run, or at least the whole card. No card gives all its
-    memory to pods, so this also finds a metric stuck at its maximum, on one card or on many."""
+    The reading is either 0 while warmed-up pods run, or at least the whole card. No card gives all
+    its memory to pods, so this also finds a metric stuck at its maximum, on one card or on many."""
     with np.errstate(invalid="ignore"):
         nothing = (used_mib <= 0.0) & (warm_pods > 0)
         return np.asarray(nothing | (used_mib >= total_mib))

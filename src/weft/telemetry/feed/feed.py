@@ -485,9 +485,9 @@ def _carried(history: Floats) -> Floats:
 class PromisedMemory:
     """Memory promised to pods at each poll of the last `keep_s` seconds.
 
-    A reading of free memory shows the pods at its time. So the promises to pods that have left
-    since must be counted with it: otherwise a card would look full for as long as samples are
-    late."""
+    A reading of free memory still includes the use by pods that have left since it was taken. The
+    promises to these pods explain that use: otherwise a card would look full for as long as samples
+    are late."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s

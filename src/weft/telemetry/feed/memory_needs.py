@@ -57,7 +57,8 @@ from weft.telemetry.meaning.join import PodSamples
 
 STABLE_PART = 0.02
 WATCH_S = 120.0
-"""Seconds within which a pod that has warmed up shows it, and one that was warming up finishes."""
+"""Seconds within which a pod that has warmed up is recognised as warm, and a pod that is warming up
+becomes warm."""
 PEAK = 0.95
 LATELY = 3
 """A pod's series is used if at least one of its last `LATELY` samples arrived: a single lost sample
@@ -400,10 +401,10 @@ def with_memory_needs(
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
     """Return the snapshot with the needs of the table's devices as columns, what pods leave idle,
-    and the most that they used (`PeakWatch`).
+    and the most memory that pods used (`PeakWatch`).
 
-    GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
-    """
+    The columns are MISSING for GPUs that the table does not have, and for GPUs whose metrics are
+    MISSING."""
     gpus = [(node.name, gpu.index) for node in table.nodes for gpu in node.gpus]
     row_of = {gpu: row for row, gpu in enumerate(gpus)}
     rows = np.array([row_of.get(gpu, len(gpus)) for gpu in before.gpus], dtype=np.int64)

@@ -46,8 +46,8 @@ errors are normal."""
 
 
 def rolling_errors(means: Means, history: Floats, horizon: int, origins: int) -> Floats:
-    """Return actual minus forecast values for the last `origins` points of the history as start of
-    the forecast, [s, origins, h], oldest first; NaN where either value is missing."""
+    """Return actual minus forecast values of forecasts that start at each of the last `origins`
+    samples, [s, origins, h], oldest first; NaN where either value is missing."""
     samples = history.shape[1]
     errors = np.full((len(history), origins, horizon), np.nan)
     for nth in range(origins):
