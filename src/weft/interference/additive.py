@@ -1,9 +1,9 @@
 """The additive model of slowdown: what a target suffers plus what its neighbours inflict.
 
-It is the ladder's third rung, a baseline of the evaluation, and the form of the correction by
-observed progress. Ridge regression with λ = 1 and a free μ:
+It is the third choice of `ladder.py`, a baseline of the evaluation, and the form of the correction
+by observed progress. Ridge regression with λ = 1 for s and i, and a free μ:
 
-    ln(slowdown of v next to a) = μ + s_v + i_a"""
+    ln(slowdown of target v next to a) = μ + s_v + i_a"""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,8 @@ RIDGE = 1.0
 
 
 class AdditiveModel(msgspec.Struct, frozen=True):
-    """Fitted coefficients: the mean, and per application what it suffers and what it inflicts."""
+    """Fitted coefficients: the mean log slowdown (or speed), and for each application what it
+    suffers and what it inflicts."""
 
     middle: float
     suffers: tuple[float, ...]
@@ -25,9 +26,9 @@ class AdditiveModel(msgspec.Struct, frozen=True):
     """90th percentile of measured minus predicted log slowdown over left-out pairs, at least 0."""
 
     def predict(self, samples: PairSamples) -> Floats:
-        """Predict each pair, given by application index.
+        """Predict the fitted quantity for each pair, given by application index.
 
-        Applications newer than the model have coefficients of 0."""
+        Applications that were not in the training set have coefficients of 0."""
         most = 1 + max(samples.target.max(initial=0), samples.other.max(initial=0))
         later = np.zeros(max(0, int(most) - len(self.suffers)))
         suffers, inflicts = np.r_[self.suffers, later], np.r_[self.inflicts, later]
@@ -66,7 +67,8 @@ def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveMod
 
 
 class Residuals(msgspec.Struct, frozen=True):
-    """One observation: measured log slowdown minus the predicted one."""
+    """One observation of a target with its neighbours: measured log slowdown minus the predicted
+    one."""
 
     target: str
     others: tuple[str, ...]
@@ -74,7 +76,7 @@ class Residuals(msgspec.Struct, frozen=True):
 
 
 class Correction:
-    """Corrections to predicted means, fitted to observed progress of targets and their
+    """Corrections to predicted log slowdowns, fitted to the observed progress of targets and their
     neighbours."""
 
     def __init__(self, seen: Iterable[Residuals] = ()) -> None:

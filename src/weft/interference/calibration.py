@@ -70,8 +70,8 @@ def quantile(scores: Floats, weights: Floats, level: float) -> float:
 
 
 def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
-    """Return the calibration factor for scores by group; each sample counts alike. Never below
-    0."""
+    """Return the calibration factor for scores by group, at least 0; each sample has the same
+    weight."""
     nonempty = [group for group in scores if len(group)]
     if not nonempty:
         return 1.2816

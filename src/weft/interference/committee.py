@@ -1,9 +1,10 @@
-"""Chooses kernels: many are drawn at random, each is judged by leave-out errors, the best few vote.
+"""Chooses Gaussian-process kernels: many are drawn at random and judged by their errors on left-out
+samples; the predictions of the best few are averaged.
 
-There are two committees, for two questions. `near`: both applications are known and only their pair
-is new; kernels are judged by leaving pairs out. `far`: one application is of a family that was not
-measured; kernels are judged by leaving families out. A kernel that is good at one question is often
-poor at the other."""
+There are two committees (sets of such kernels), for two questions. `near`: both applications are
+known and only their pair is new; kernels are judged by leaving pairs out. `far`: one application is
+of a family that was not measured; kernels are judged by leaving families out. A kernel that is good
+at one question is often poor at the other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -16,11 +17,12 @@ from weft.interference.features import RATE, Applications, Bools, Floats, Ints, 
 from weft.interference.kernel import ApplicationSpace, KernelSettings, KernelSide, LeftOutScores
 
 MEMBERS, FAR_MEMBERS = 5, 10
-"""Kernels per committee. There are few families to judge `far` kernels by, so more of them vote,
-and only randomly drawn ones."""
+"""Kernels in the `near` and in the `far` committee. There are few families to judge `far` kernels
+by, so more kernels vote there, and only randomly drawn ones."""
 DRAWN, BRED = 60, 40
 MOST_JUDGED = 500
-"""Samples that kernels are judged on, at most: the time to judge grows with their cube."""
+"""Maximum number of samples that kernels are judged on: the time grows with the cube of this
+number."""
 
 Ticks = Callable[[int, int], None]
 
@@ -39,7 +41,7 @@ class Effort(NamedTuple):
 
 
 class SampleGroup(NamedTuple):
-    """Samples that involve one family (or application), and which of them have it as their
+    """Samples that involve one family (or application), and a mask of those in which it is the
     target."""
 
     name: int
@@ -48,7 +50,8 @@ class SampleGroup(NamedTuple):
 
 
 class JudgedKernel(NamedTuple):
-    """A kernel with its errors: with pairs left out, and per family with that family left out."""
+    """A kernel and its errors: with pairs left out (`near`), and for each family with that family
+    left out (`far`)."""
 
     settings: KernelSettings
     near: float
@@ -56,7 +59,7 @@ class JudgedKernel(NamedTuple):
 
 
 class Committees(NamedTuple):
-    """Kernels that vote on known applications (`near`) and on new ones (`far`).
+    """Kernels that predict known applications (`near`) and new ones (`far`).
 
     `apart`: by family number, the `far` committee as elected without that family's errors."""
 
@@ -71,8 +74,8 @@ class Committees(NamedTuple):
 
 
 def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
-    """Group samples by label of their applications; a sample is in its target's and its neighbour's
-    group."""
+    """Group samples by the labels (such as families) of their applications; a sample is in the
+    group of its target and in that of its neighbour."""
     groups = []
     for name in np.unique(label[np.r_[samples.target, samples.other]]):
         targets = label[samples.target] == name
@@ -82,8 +85,8 @@ def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
 
 
 def labels_of(applications: Applications, samples: PairSamples) -> Ints:
-    """Return each application's family, or its own number where samples span fewer than three
-    families."""
+    """Return each application's family number; the application's own number instead if the samples
+    span fewer than three families."""
     used = np.unique(np.r_[samples.target, samples.other])
     if len(np.unique(applications.family[used])) >= 3:
         return applications.family
@@ -91,7 +94,7 @@ def labels_of(applications: Applications, samples: PairSamples) -> Ints:
 
 
 def without_pairs(fitted: kernel.Inverse, samples: PairSamples) -> LeftOutScores:
-    """Predict each sample with its pair left out, in the samples' order."""
+    """Predict each sample as if its pair had been left out of the fit, in the samples' order."""
     order = np.argsort(samples.pair, kind="stable")
     _, begins, sizes = np.unique(samples.pair[order], return_index=True, return_counts=True)
     speed, deviation = np.empty(len(samples)), np.empty(len(samples))
@@ -162,7 +165,7 @@ def _judge(
 
 
 def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the sets of columns worth trying; one empty set where no column is known."""
+    """Return the sets of feature columns worth trying; one empty set if no column is known."""
     looked = features.profile_columns(columns)
     choices = [
         tuple(name for name in wanted if name in columns)
@@ -204,7 +207,7 @@ def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:
 
 
 class Committee:
-    """Kernels fitted to all samples; a prediction is the mean of theirs."""
+    """Kernels fitted to all samples; a prediction is the mean of the kernels' predictions."""
 
     def __init__(
         self, kernels: Sequence[KernelSettings], space: ApplicationSpace, samples: PairSamples
@@ -215,7 +218,8 @@ class Committee:
         )
 
     def predict(self, space: ApplicationSpace, asked: PairSamples) -> LeftOutScores:
-        """Predict pairs by index into `space`, whose first applications are the training set's."""
+        """Predict pairs, given by indexes into `space`. The first applications there must be those
+        of the training set."""
         votes = (vote.predict(kernel.parts(space, vote.settings), asked) for vote in self.members)
         return mean_of(list(votes))
 

@@ -40,9 +40,8 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An application alone on a GPU: medians over `runs` runs, or over that many windows.
 
-    `memory_mib` is the GPU memory held, `peak_mib` the largest. `seconds` is the total time
-    observed.
-    """
+    `memory_mib` is the GPU memory held, `peak_mib` its maximum. `seconds` is the total time
+    observed."""
 
     application: str
     gpu_model: str
@@ -67,11 +66,10 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`target` co-located with `aggressors` (sorted). `speed` is its rate divided by its rate
-    alone.
+    """`target` co-located with `aggressors` (sorted). `speed` is the target's rate divided by its
+    rate alone.
 
-    Both are medians of `runs` runs.
-    """
+    Rate and speed are medians of `runs` runs."""
 
     target: str
     aggressors: tuple[str, ...]
@@ -127,8 +125,8 @@ class Dataset(
     infeasible: tuple[Infeasible, ...] = ()
 
     def merged(self, other: "Dataset") -> "Dataset":
-        """Return the entries of both datasets; for the same key, the entry of `other` replaces that
-        of `self`."""
+        """Return the entries of both datasets; if both have an entry with the same key, that of
+        `other` is kept."""
         solo, corun = _later(self.solo, other.solo), _later(self.corun, other.corun)
         infeasible = _later(self.infeasible, other.infeasible)
         return Dataset(API_VERSION, KIND, self.about | other.about, solo, corun, infeasible)
@@ -149,9 +147,8 @@ def measured(dataset: Dataset, source: str) -> Measurements:
     """Convert to training data for predictors: features as `name.mean` and `name.p95`, speeds,
     failures.
 
-    Only sets that ran out of memory together become forbidden: a crash says nothing about
-    co-location.
-    """
+    Only sets that ran out of memory together become forbidden: a crash for another reason says
+    nothing about co-location."""
     solos = []
     for profile in dataset.solo:
         known: dict[str, float] = {}
@@ -220,7 +217,10 @@ def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
         for statistic in ("mean", "p95"):
             value = getattr(feature, statistic)
             if abs(value) >= BLANK:
-                yield f"features.{name}.{statistic}", f"{value!r} is DCGM's blank; leave it out"
+                yield (
+                    f"features.{name}.{statistic}",
+                    f"{value!r} is DCGM's value for a missing reading; leave it out",
+                )
             if name.endswith("_ratio") and not -_ROUNDED <= value <= 1 + _ROUNDED:
                 share = f"write {value / 100:g} for {value:g} %, and " if value > 0 else ""
                 wrong = f"{value!r} is not between 0 and 1; {share}leave out what was not measured"
@@ -233,7 +233,7 @@ def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:
     if not sample.aggressors:
         yield "aggressors", "is empty; an application alone belongs in solo"
     if not all(sample.aggressors):
-        yield "aggressors", "one of them is empty; name it"
+        yield "aggressors", "the name of an aggressor is empty; name it"
     if sample.rate_per_s is not None and sample.rate_per_s < 0:
         yield (
             "rate_per_s",

@@ -1,10 +1,10 @@
-"""Evaluates predictors: five ways of holding measurements back, and scores of what is predicted.
+"""Evaluates predictors: holds measurements back in five ways (splits), and scores their prediction.
 
-`random`: single measurements (the pair in the other order may be known). `new pair`: half of the
-pairs. `new application`: a whole family, as target and as neighbour; the pairs in which it is the
-target are predicted. `new GPU`: everything on this GPU model, predicted from another model.
-`several others`: half of the sets of three or more applications, where any were measured.
-"""
+Held back are, with the split `random`: single measurements (the pair in the other order may be
+known). `new pair`: half of the pairs. `new application`: a whole family, as target and as
+neighbour; the pairs in which it is the target are predicted. `new GPU`: everything on this GPU
+model; a predictor for another model is used. `several others`: half of the sets of three or more
+applications, if any were measured."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -35,13 +35,13 @@ Progress = Callable[[str], None]
 
 
 class ExaminationResult(msgspec.Struct, frozen=True):
-    """Result of one split of one cell. `methods` scores `weft` and the baselines.
+    """Result of one split for one cell (GPU model and isolation). `methods` has the scores of
+    `weft` and of the baselines.
 
     `interval` is the coverage's 95 % interval over families, `curve` pairs of nominal and reached
-    coverage, `errors` the MAE by part of the split (seed, family, other GPU), `calibrated` the
-    share of bounds that were reported as calibrated. `in_sample_width` is the width that covers
-    nine of ten training samples: a lower limit for bounds on new samples.
-    """
+    coverage, `errors` the mean absolute error by part of the split (seed, family, other GPU),
+    `calibrated` the share of bounds that were reported as calibrated. `in_sample_width` is the
+    width that covers nine of ten training samples: a lower limit for bounds on new samples."""
 
     source: str
     gpu_model: str
@@ -131,10 +131,10 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
 def _ours(
     cell: Measurements, train: Sequence[CoLocatedRun], test: PairSamples, split: str, effort: Effort
 ) -> tuple[SpeedPrediction, float] | None:
-    """Learn from `train` and predict `test`; return it with the width that covers 90 % of `train`.
+    """Learn from `train` and predict `test`; return the prediction, and the width that covers 90 %
+    of `train`.
 
-    For a new family, the predictor knows its solo profiles only, as it would for a pod to come.
-    """
+    Of a new family, the predictor knows only the solo profiles, as it would for a future pod."""
     seen = {name for run in train for name in (run.target, *run.others)}
     new = split == "new application"
     solos = [solo for solo in cell.solos if solo.application in seen or not new]
@@ -177,7 +177,8 @@ def _parts(
 def _new_gpu(
     measured: Measurements, cell: Measurements, how: Examination
 ) -> ExaminationResult | None:
-    """Predict pairs from each other GPU model's predictor, unchanged, with widened bounds."""
+    """Predict this cell's pairs by each other GPU model's predictor, unchanged, with widened
+    bounds."""
     ((gpu_model, isolation),) = cell.cells()
     folds = []
     for other_model, other_isolation in measured.cells():
@@ -207,9 +208,8 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
     """Learn from all pairs and half of the larger sets, and predict the other half.
 
     Baselines: `product of pairs` multiplies the speeds predicted with each single neighbour, `worst
-    pair` takes the lowest of them, `pairs and hinge` is what the ladder says without larger
-    sets.
-    """
+    pair` takes the lowest of these, `pairs and hinge` is the prediction of `ladder.py` without
+    larger sets."""
     larger = [run for run in cell.runs if len(run.others) > 1]
     if len(larger) < FEWEST_SEVERAL:
         return None

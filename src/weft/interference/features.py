@@ -75,7 +75,7 @@ class Applications:
 
 
 def numbers_of(run: SoloRun) -> dict[str, float]:
-    """Return the known features of an application's solo run."""
+    """Return the known features of an application's solo run, by column name."""
     numbers = {name: value for name, value in run.features.items() if np.isfinite(value)}
     if run.rate_per_s > 0:
         numbers[RATE] = float(np.log(run.rate_per_s))
@@ -87,8 +87,8 @@ def numbers_of(run: SoloRun) -> dict[str, float]:
 
 
 def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Return the columns that at least half of the applications have and that differ between
-    them."""
+    """Return the columns that at least half of the applications have and whose values differ
+    between applications."""
     names = sorted({name for row in rows for name in row})
     return tuple(
         name
@@ -109,8 +109,8 @@ def utilisation(run: SoloRun) -> float:
 
 
 def memory_activity(run: SoloRun) -> float:
-    """Return the share of time in which the GPU's memory is busy with an application alone; NaN if
-    not measured."""
+    """Return the share of time in which the GPU's memory is busy while the application is alone on
+    it; NaN if not measured."""
     return _first_mean(run, "memory_copy_ratio", "dram_active_ratio")
 
 
@@ -122,7 +122,7 @@ def _first_mean(solo: SoloRun, *names: str) -> float:
 def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the column names of `pair_rows`."""
     shares = [name for name in columns if name.removesuffix(".mean") in UTILISATION]
-    names = [f"victim {name}" for name in columns]
+    names = [f"target's {name}" for name in columns]
     names += [f"others' sum of {name}" for name in columns]
     names += [f"others' largest {name}" for name in columns]
     names += [f"all {name} above 1" for name in shares]
@@ -130,8 +130,8 @@ def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def pair_rows(raw: Floats, columns: Sequence[str], targets: Ints, others: Ints) -> Floats:
-    """Return one row per target with its neighbours, given as [n] and [n, others] indices: the
-    target's features, the neighbours' sum and maximum, and overlaps."""
+    """Return one row per target with its neighbours (applications' indexes, [n] and [n, others]):
+    the target's features, the sum and maximum of its neighbours' features, and overlaps."""
     shares = [at for at, name in enumerate(columns) if name.removesuffix(".mean") in UTILISATION]
     own, beside = raw[targets], raw[others]
     summed, largest = beside.sum(axis=1), beside.max(axis=1)

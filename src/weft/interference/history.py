@@ -1,5 +1,5 @@
-"""Remembers measured slowdowns, the first rung of the ladder (`ladder.py`): a target with exactly
-the same neighbours, measured three times or more."""
+"""Remembers measured slowdowns of a target with exactly the same neighbours. With three
+measurements or more, they take precedence over all predictions (`ladder.py`)."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class RememberedSlowdown(NamedTuple):
 
 
 class RecentMean(msgspec.Struct):
-    """Moving mean and recent values of one target with the same neighbours."""
+    """Moving mean and recent values of the log slowdown of one target with the same neighbours."""
 
     mean: float
     values: list[float]
@@ -45,7 +45,8 @@ class History:
             self.saw(run.target, run.others, -float(np.log(run.speed)), run.runs)
 
     def saw(self, target: str, others: Sequence[str], value: float, times: int = 1) -> None:
-        """Add a measurement. A median of `times` runs counts that often, up to `MOST`."""
+        """Add a measurement. A median of `times` runs counts as that many measurements, at most
+        `MOST`."""
         recent = self._kept.setdefault((target, tuple(sorted(others))), RecentMean(value, []))
         for _ in range(min(times, self.MOST)):
             recent.mean += ALPHA * (value - recent.mean)
@@ -53,7 +54,7 @@ class History:
         del recent.values[: -self.MOST]
 
     def memory(self, target: str, others: Sequence[str]) -> RecentMean | None:
-        """Return all that is stored for this target and these neighbours, or None."""
+        """Return what is stored for this target and these neighbours, or None."""
         return self._kept.get((target, tuple(sorted(others))))
 
     def put(self, target: str, others: Sequence[str], memory: RecentMean) -> None:
@@ -65,7 +66,7 @@ class History:
         self._kept.pop((target, tuple(sorted(others))), None)
 
     def of(self, target: str, others: Sequence[str]) -> RememberedSlowdown | None:
-        """Return the mean and its bound, or None with fewer than three measurements."""
+        """Return the mean log slowdown and its bound; None with fewer than three measurements."""
         recent = self._kept.get((target, tuple(sorted(others))))
         if recent is None or len(recent.values) < LEAST:
             return None

@@ -2,8 +2,8 @@
 
 Equal values say too little about their spread. So no interval is narrower than if the values
 differed by the error of rounding two values to the measure's resolution. How often intervals
-contain the true value is in docs/reference/report.md, and tested. Experiments use them over
-seeds, evaluations of predictors over families of applications."""
+contain the true value is in docs/reference/report.md, and tested. Experiments compute intervals
+over seeds, evaluations of predictors over families of applications."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 ENOUGH_FOR_INTERVAL = 5
-"""With fewer values an interval would be wider than all values seen, or too short."""
+"""With fewer values there is no interval: it would be wider than the range of the values, or too
+narrow."""
 _ROUNDING = 1e-9
 """Values whose relative difference is smaller than this count as equal."""
 Floats = NDArray[np.float64]
@@ -34,8 +35,8 @@ def mean_interval(values: Sequence[float], resolution: float = 0.0) -> tuple[flo
 def p_value(values: Sequence[float], resolution: float = 0.0) -> float | None:
     """Return the two-sided probability of a mean this far from 0 if there is no effect.
 
-    None with fewer than `ENOUGH_FOR_INTERVAL` values. It is below 5 % exactly if the interval
-    excludes 0."""
+    None with fewer than `ENOUGH_FOR_INTERVAL` values. The result is below 5 % exactly if the
+    interval excludes 0."""
     from scipy.special import stdtr  # heavy
 
     count = len(values)

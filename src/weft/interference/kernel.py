@@ -27,7 +27,7 @@ Link = Literal["speed", "log"]
 
 
 class KernelSide(msgspec.Struct, frozen=True):
-    """Similarity of two applications as targets, or as neighbours: weights and length scales."""
+    """How similar two applications are as targets, or as neighbours: weights and length scales."""
 
     lengths: tuple[float, ...]
     numbers: float = 1.0
@@ -60,7 +60,8 @@ class Scales(msgspec.Struct, frozen=True):
 
 
 def scales_of(applications: Applications) -> Scales:
-    """Return the scales of these applications, each counted once."""
+    """Return mean and standard deviation of each column over these applications, each counted
+    once."""
     raw = applications.raw
     if raw.shape[1] == 0 or raw.shape[0] == 0:
         return Scales(applications.columns, (), ())
@@ -70,7 +71,8 @@ def scales_of(applications: Applications) -> Scales:
 
 
 class ApplicationSpace:
-    """Applications as kernels see them: standardised features, with unknown ones at the average."""
+    """Applications as kernels compare them: standardised features; an unknown feature is at the
+    average."""
 
     def __init__(self, applications: Applications, scales: Scales) -> None:
         raw = applications.raw
@@ -210,7 +212,7 @@ def _inverted(matrix: Floats) -> Floats:
 
 
 def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
-    """Return only the speeds of `left_out`, at a third of its cost."""
+    """Return the speeds that `left_out` predicts, without deviations, at a third of its cost."""
     speeds = []
     for group in groups:
         _, moved, failed = lapack.dposv(
@@ -245,8 +247,8 @@ def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
 
 
 class GaussianProcess:
-    """A fitted kernel. At most `most` samples are its basis; further samples are projected onto
-    them."""
+    """A fitted kernel. At most `most` of the samples form its basis; the remaining samples are
+    projected onto the basis."""
 
     def __init__(
         self,
@@ -291,7 +293,7 @@ class GaussianProcess:
         return LeftOutScores(*self.target.speed(mean, np.sqrt(left + self.settings.noise)))
 
     def _each(self, likeness: KernelParts, asked: PairSamples) -> tuple[Floats, Floats]:
-        """Return the mean, and how much of the variance is explained, pair by pair."""
+        """Return the mean, and how much of the variance is explained, computed pair by pair."""
         mean, known = np.empty(len(asked)), np.empty(len(asked))
         for begin in range(0, len(asked), _CHUNK):
             part = slice(begin, begin + _CHUNK)

@@ -1,15 +1,15 @@
-"""The ladder: predicts a target's slowdown with its neighbours by the best rung that applies.
+"""The ladder: predicts a target's slowdown with its neighbours by the first method (rung) that
+applies.
 
-    1 measured    this target with exactly these neighbours, three times or more
-    2 learned     all were measured in other pairs, or have solo profiles
-    3 additive    all were measured in other pairs, too few for the learned rung
-    4 hinge       no pairs measured, but everyone's utilisation is known
+    1 measured    this target was measured with exactly these neighbours, three times or more
+    2 learned     all applications were measured in other pairs, or have solo profiles
+    3 additive    all were measured in other pairs, but these are too few to learn from
+    4 hinge       no pairs were measured, but every application's utilisation is known
     5 unknown     nothing is known
 
-With several neighbours, the log slowdowns of the single neighbours add up, and so do their bounds,
-plus the hinge's loss for all together beyond its pairs; unless the learned rung saw sets as
-large.
-"""
+With several neighbours, the log slowdowns by the single neighbours add up, and so do their bounds.
+If the hinge (the formula in `utilisation.py`) predicts more for all together than for its pairs,
+the difference is added. Learned models trained on sets as large predict the set itself."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -30,7 +30,7 @@ RUNGS: tuple[Rung, ...] = ("measured", "learned", "additive", "hinge", "unknown"
 
 
 class PredictorCell(msgspec.Struct, frozen=True):
-    """Plain data of a predictor for one GPU model and isolation."""
+    """A predictor for one GPU model and isolation, as plain data."""
 
     gpu_model: str
     isolation: str
@@ -42,12 +42,11 @@ class PredictorCell(msgspec.Struct, frozen=True):
 
 
 class SlowdownPrediction(msgspec.Struct, frozen=True):
-    """Predicted log slowdown, the bound that one of ten measurements exceeds, and the rung (one of
-    `RUNGS`) it comes from.
+    """Predicted log slowdown, the bound that one of ten measurements exceeds, and the method that
+    predicted it (`rung`, one of `RUNGS`).
 
     `upper` is +inf where the applications must not share a GPU. `calibrated` is true if the bound
-    was calibrated on held-out groups.
-    """
+    was calibrated on held-out groups. `times` is the number of measurements, if measured."""
 
     mean: float
     upper: float
@@ -64,8 +63,7 @@ class SlowdownPrediction(msgspec.Struct, frozen=True):
 def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
     """Fit a predictor to the measurements of one cell (GPU model and isolation).
 
-    `ValueError` if they are of several cells.
-    """
+    Raise `ValueError` if the measurements are of several cells."""
     ((gpu_model, isolation),) = measured.cells() or [("", "")]
     if measured.runs:
         measured = measured.cell(gpu_model, isolation)
@@ -135,7 +133,8 @@ class Predictor:
         return prediction
 
     def rung_of(self, target: str, other: str) -> Rung:
-        """Return the rung that predicts a pair whose history is too short."""
+        """Return the method (one of `RUNGS`) by which this pair is predicted unless it was measured
+        three times or more."""
         if self.speaker is not None and self._said_alone(target) and self._said_alone(other):
             return "learned"
         if self.cell.additive is not None and {target, other} <= self._measured:
@@ -181,7 +180,8 @@ class Predictor:
         return prediction
 
     def _said_alone(self, name: str) -> bool:
-        """Return True if the learned rung knows pairs, a family or features of an application."""
+        """Return True if an application was measured in pairs or has known features, so that the
+        learned models can predict it."""
         solo = self.solos.get(name)
         if solo is None:
             return False
@@ -207,8 +207,9 @@ class Predictor:
         )
 
     def _beyond(self, target: str, others: Sequence[str]) -> float:
-        """Return the log slowdown that the hinge predicts for all together beyond the sum of its
-        pairs: neighbours that are harmless one by one may fill the GPU together."""
+        """Return by how much the log slowdown that the hinge predicts for all together exceeds the
+        sum for its pairs, at least 0: neighbours that are harmless one by one may fill the GPU
+        together."""
         known = [self.solos.get(name) for name in (target, *others)]
         solos = [solo for solo in known if solo is not None]
         if len(solos) < len(known):
@@ -271,11 +272,11 @@ def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
 
 
 def _sum(predictions: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
-    """Add up log slowdowns and bounds of single neighbours; the result has the worst rung among
-    them.
+    """Add up log slowdowns and bounds for single neighbours; the result has the worst of their
+    methods.
 
-    It is never calibrated: no larger sets were held back to measure the error of adding up.
-    """
+    The result is never calibrated: no larger sets were held back to measure the error of adding
+    up."""
     return SlowdownPrediction(
         sum(prediction.mean for prediction in predictions) + beyond,
         sum(prediction.upper for prediction in predictions) + beyond,

@@ -1,5 +1,5 @@
 """Predicts slowdowns by models learnt from measured pairs of one GPU model, with calibrated bounds:
-the second rung of the ladder (`ladder.py`).
+the second choice of `ladder.py`.
 
 Committees of kernels predict for every training set. Where applications have profiles and LightGBM
 is installed, quantile forests are averaged in, and for new families the additive model, with the
@@ -23,13 +23,15 @@ from weft.interference.records import SLOWEST, CoLocatedRun, SoloRun
 from weft.interference.trees import QuantileForests
 
 MOST_CALIBRATED = 700
-"""Samples that bounds are calibrated on, at most."""
+"""Maximum number of samples that bounds are calibrated on."""
 LEAST_SAMPLES, LEAST_APPLICATIONS = 24, 4
-"""With fewer, this rung predicts no better than the additive one, and `learn` returns None."""
+"""With fewer, learned models predict no better than the additive model, and `learn` returns
+None."""
 
 
 class LearnedModel(msgspec.Struct, frozen=True):
-    """A fitted rung as plain data. Its training samples are not in it."""
+    """Fitted models as plain data, without their training samples. The shares are the weights of
+    forests and additive model."""
 
     scales: Scales
     near: tuple[KernelSettings, ...]
@@ -48,7 +50,7 @@ class LearnedModel(msgspec.Struct, frozen=True):
 def learn(
     solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun], effort: Effort = USUAL
 ) -> LearnedModel | None:
-    """Learn from measurements; None if there are too few."""
+    """Fit the models to measurements; None if there are too few."""
     applications = Applications(solos)
     samples = applications.samples(runs)
     used = np.unique(np.r_[samples.target, samples.other])
@@ -94,7 +96,8 @@ def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats
 
 
 def _some(samples: PairSamples) -> PairSamples:
-    """Return samples of whole pairs, few enough that leave-out predictions stay fast."""
+    """Return samples of some whole pairs, few enough that predictions of left-out samples stay
+    fast."""
     if len(samples) <= MOST_CALIBRATED:
         return samples
     pairs = np.random.default_rng(21).permutation(np.unique(samples.pair))
@@ -110,7 +113,7 @@ class SpeedPrediction(NamedTuple):
 
 
 class LearnedPredictor:
-    """A fitted rung with its training samples, ready to predict known and other applications."""
+    """Fitted models with their training samples, ready to predict known and other applications."""
 
     def __init__(
         self, learned: LearnedModel, solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun]
@@ -143,7 +146,8 @@ class LearnedPredictor:
         return np.array(kinds, dtype=np.int64)
 
     def predict(self, applications: Applications, pairs: PairSamples) -> SpeedPrediction:
-        """Predict pairs by index into `asked(…)`; their `speed` is ignored."""
+        """Predict pairs, given by index into `applications` (as `asked` returns them); the pairs'
+        `speed` is ignored."""
         space = ApplicationSpace(applications, self.learned.scales)
         kind = self.kind_of(applications)
         target, other = kind[pairs.target], kind[pairs.other]
@@ -174,8 +178,8 @@ class LearnedPredictor:
     def together(
         self, applications: Applications, target: int, others: Sequence[int]
     ) -> SpeedPrediction | None:
-        """Predict one target with several neighbours at once; None if no run with as many was
-        learnt from."""
+        """Predict one target with several neighbours at once; None if there were no training runs
+        with as many neighbours."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
         targets, beside = np.array([target]), np.array([list(others)])

@@ -1,8 +1,8 @@
 """Predicts samples left out of training, to weight committees and forests and calibrate bounds.
 
 Models that were chosen by leaving families out look better on those families than on a new one. So
-each family is predicted by the committee and the shares that the other families elected.
-"""
+each family is predicted by the committee and with the weights that were chosen without that
+family."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,7 +33,7 @@ _FROM_QUANTILES = 2 * 1.2816
 
 class VoteShares(NamedTuple):
     """The forests' weight for known families (`near`) and new ones (`far`), and the additive
-    model's weight for new families: in the speed only, since it predicts no deviation."""
+    model's weight for new families: in the speed only, since that model predicts no deviation."""
 
     near: float = 0.0
     far: float = 0.0
@@ -105,7 +105,8 @@ def by_additive(held: HeldOutSamples) -> list[Floats]:
 
 
 class Forests:
-    """Leave-out predictions by LightGBM, which must fit again for each part that is left out."""
+    """Predictions of left-out samples by LightGBM, which must fit again for each part that is left
+    out."""
 
     def __init__(self, held: HeldOutSamples) -> None:
         samples, applications = held.samples, held.applications
@@ -132,8 +133,8 @@ class Forests:
         return LeftOutScores(speed, deviation)
 
     def groups(self, groups: Sequence[SampleGroup]) -> list[LeftOutScores]:
-        """Predict each group without it, in bundles of groups: fitting for each group would take
-        too long."""
+        """Predict each group by forests fitted without that group. Several groups are left out at a
+        time, as a fit for each group would take too long."""
         count = len(self._held.samples)
         by_group: dict[int, LeftOutScores] = {}
         for bundle in (groups[at::_BUNDLES] for at in range(min(_BUNDLES, len(groups)))):
@@ -150,7 +151,7 @@ class Forests:
 
 
 def spoken(quantiles: Floats) -> LeftOutScores:
-    """Turn quantiles of log slowdown, [3, n], into speed and deviation."""
+    """Convert quantiles of log slowdown, [3, n], to speed and its standard deviation."""
     speed = np.exp(-quantiles[1])
     return LeftOutScores(speed, speed * (quantiles[2] - quantiles[0]) / _FROM_QUANTILES + 1e-3)
 
@@ -162,7 +163,7 @@ def blend(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutSc
 
 def number_of(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """Average the speed with weight `share` for `other`, but keep the deviation of `first`: forests
-    are no less confident about applications unlike any that they were trained on."""
+    (`other`) are no less confident about applications unlike any that they were trained on."""
     return LeftOutScores((1 - share) * first.speed + share * other.speed, first.deviation)
 
 
@@ -221,8 +222,8 @@ def with_companies(
 
 
 class _Errors(NamedTuple):
-    """Mean error over each family's targets, [forests' weight, additive weight, family], and their
-    number."""
+    """Mean error over each family's targets, [forests' weight, additive weight, family], and the
+    number of those targets."""
 
     mean: Floats
     samples: Floats
@@ -249,10 +250,9 @@ def _errors(
 def _shares(errors: _Errors, rows: Ints) -> tuple[float, float]:
     """Return the forests' and the additive model's weights.
 
-    The forests' weight has the least error over these families. The additive model gets one only if
-    it is better by more than a standard error over families: with few, the best of several is
-    chance.
-    """
+    The forests' weight has the least error over these families. The additive model gets a weight
+    only if it is better by more than a standard error over families: with few families, the best of
+    several weights may be best by chance."""
     mean, samples = errors.mean[:, :, rows], errors.samples[rows]
     if samples.sum() == 0:
         return 0.0, 0.0

@@ -46,7 +46,8 @@ def decode(body: bytes, where: str) -> PredictorFile:
         schema = msgspec.json.decode(body, type=_Schema).schema
         if schema != SCHEMA:
             raise BadInputError(
-                f"{where}, field schema", f"{schema!r}; this Weft reads {SCHEMA}: train it again"
+                f"{where}, field schema",
+                f"{schema!r} is unknown; this Weft reads {SCHEMA}: train it again",
             )
         file = msgspec.convert(
             with_todays_names(_known(msgspec.json.decode(body)), FORMER_NAMES), PredictorFile
@@ -88,12 +89,12 @@ def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
     for additive in (cell.additive, cell.learned.additive if cell.learned else None):
         if additive is not None:
             fits = len(additive.suffers) == len(additive.inflicts) == len(cell.solos)
-            yield "the additive model is not about the applications of solos", fits
+            yield "an additive model's coefficients do not match the applications of solos", fits
     if cell.learned is None:
         return
     scales = cell.learned.scales
     fits = len(scales.centre) == len(scales.spread) == len(scales.columns)
-    yield "learned.scales has columns without numbers", fits and all(scales.spread)
+    yield "learned.scales lacks the centre or spread of a column", fits and all(scales.spread)
     yield "learned has no kernels", bool(cell.learned.near and cell.learned.far)
     for kernel in (*cell.learned.near, *cell.learned.far):
         lengths = (*kernel.target.lengths, *kernel.other.lengths)
@@ -106,7 +107,7 @@ def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
             (len(kernel.target.lengths) == len(kernel.other.lengths) == len(kernel.columns)),
         )
         yield "a kernel's noise or lengths are not above 0", min((kernel.noise, *lengths)) > 0
-    yield "LightGBM cannot read its text", trees.readable(cell.learned.trees)
+    yield "LightGBM cannot read learned.trees", trees.readable(cell.learned.trees)
 
 
 _UNKNOWN = "batch", "rate_per_s"

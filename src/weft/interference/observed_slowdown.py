@@ -4,10 +4,10 @@
     an eviction ──ban──▶ apart for 30 min ──┼──due──▶ the table that policies get, patched
     base table ─────────────────────────────┘
 
-A pair that was seen three times or more counts as measured (the first rung). The common error of
-observed pairs corrects the rungs below. Otherwise the base table is unchanged. Pairs that it
-forbids stay forbidden, and bounds from a user's table are never lowered. Pairs not seen for a week
-are forgotten. Nothing here is measured or decided.
+A pair that was seen three times or more counts as measured. The common error of an application's
+observed pairs corrects the predictions for its other pairs. Otherwise the base table is unchanged.
+Pairs that it forbids stay forbidden, and bounds from a user's table are never lowered. Pairs not
+seen for a week are forgotten. Nothing is measured or decided in this module.
 """
 
 import math
@@ -35,8 +35,8 @@ from weft.model.interference_table import (
 SECOND_NS = 1_000_000_000
 BAN_NS = 30 * 60 * SECOND_NS
 KEEP_NS = 7 * 24 * 3600 * SECOND_NS
-"""A pair not seen for this long is forgotten: programs change, and one-off jobs would otherwise be
-kept for ever. Jobs that run less often than weekly are learnt again each time."""
+"""A pair not seen for this long is forgotten: programs change, and pairs of one-off jobs would
+otherwise be kept for ever. Jobs that run less often than weekly are learnt again each time."""
 TELL_NS = 5 * 60 * SECOND_NS
 """Shortest time between two updates of the table, except for bans: an update invalidates all cached
 decisions."""
@@ -44,19 +44,19 @@ MOVED = 0.02
 """Change of a pair's log slowdown that is worth an update of the table."""
 MOST_PAIRS, MOST_BANS, MOST_VALUES = 1_000, 1_000, 20
 MOST_NAMES = 128
-"""Most applications to correct (the last ones seen), and most to add to the base table's own: the
-table's size is the square of their number."""
+"""Maximum number of applications to correct (the last ones seen), and of applications to add to
+those of the base table: the table's size is the square of their number."""
 MOST_MISSED = math.log(2.0)
-"""Log slowdown of one pair that may be attributed to its applications; a larger part counts as the
-pair's own."""
+"""Largest error of a predicted log slowdown by which one observed pair corrects its applications'
+other predictions; an error beyond this is taken to concern that pair alone."""
 MOST_SLOWDOWN = 100.0
 _CORRECTED = (PredictionTier.LEARNED, PredictionTier.ADDITIVE, PredictionTier.HINGE)
 _FAR = math.log(10 * MOST_SLOWDOWN)
 
 Key = tuple[str, str, tuple[str, ...]]
-"""(GPU model, target, its neighbours sorted)."""
+"""(GPU model, target, the target's neighbours sorted)."""
 Apart = tuple[str, str, str]
-"""(GPU model, application, other application), the two sorted."""
+"""(GPU model, application, other application), the two applications sorted."""
 _NOTHING: tuple[dict[Key, RememberedSlowdown], frozenset[Apart]] = ({}, frozenset())
 
 
@@ -64,8 +64,7 @@ class ObservedPair(msgspec.Struct, frozen=True):
     """Log slowdowns of `target` with `others` on a GPU model: their moving mean, and the latest
     values.
 
-    `seen_ns`: when it was last seen, in ns since 1970; 0 is unknown, and counts as now.
-    """
+    `seen_ns`: when the pair was last seen, in ns since 1970; 0 is unknown, and counts as now."""
 
     gpu_model: str
     target: str
@@ -98,7 +97,8 @@ def encode(record: ObservationRecord) -> str:
 
 
 def decode(text: str | bytes) -> ObservationRecord:
-    """Decode JSON; `msgspec.DecodeError` if its form is another or a value is out of range."""
+    """Decode JSON; raise `msgspec.DecodeError` if the text is not a valid record or a value is out
+    of range."""
     try:
         document = with_todays_names(msgspec.json.decode(text), FORMER_NAMES)
         record = msgspec.convert(document, ObservationRecord)
@@ -106,14 +106,16 @@ def decode(text: str | bytes) -> ObservationRecord:
         raise msgspec.DecodeError("is nested too deeply") from None
     for pair in record.pairs:
         if not pair.others or not pair.values:
-            raise msgspec.ValidationError(f"{pair.target[:100]!r}: it has no others, or no values")
+            raise msgspec.ValidationError(
+                f"{pair.target[:100]!r}: its list of others or of values is empty"
+            )
         if not all(abs(value) <= _FAR for value in (pair.mean, *pair.values)):
             raise msgspec.ValidationError(f"{pair.target[:100]!r}: a value is out of range")
     return record
 
 
 class _Recent(History):
-    """A history with fewer values per pair: they come with each poll, and are stored in a
+    """A history with fewer values per pair: each poll adds values, and they are stored in a
     ConfigMap."""
 
     MOST = MOST_VALUES
@@ -130,10 +132,10 @@ class _Cells(NamedTuple):
 
 
 class ObservedSlowdowns:
-    """Observations on top of a base table. Times are UTC, so that they outlive the process.
+    """Observations on top of a base table. Times are UTC, so that they stay valid in a later
+    process.
 
-    `before` is what an earlier process observed, to continue from.
-    """
+    `before` is what an earlier process observed, to continue from."""
 
     def __init__(self, base: InterferenceTable, before: ObservationRecord | None = None) -> None:
         self._history: dict[str, History] = {}
@@ -165,9 +167,8 @@ class ObservedSlowdowns:
     def saw(self, gpu_model: str, target: str, others: Sequence[str], slowdown: float) -> None:
         """Add the slowdown counted over one window in which the same pods ran throughout.
 
-        `others` are the target's neighbours. Ignored without neighbours, and if `slowdown` is not
-        finite and above 0.
-        """
+        `others` are the target's neighbours. Nothing is added without neighbours, or if `slowdown`
+        is not finite and above 0."""
         if not others or not (math.isfinite(slowdown) and slowdown > 0.0):
             return
         value = math.log(min(max(slowdown, 1.0 / MOST_SLOWDOWN), MOST_SLOWDOWN))
@@ -182,8 +183,8 @@ class ObservedSlowdowns:
     def ban(self, gpu_model: str, application: str, other: str, now_ns: int) -> None:
         """Keep these two applications off one GPU for 30 minutes.
 
-        Ignored if either is "": pods without an application have nothing else in common.
-        """
+        Nothing happens if either is "": pods that name no application have nothing in common, so
+        the ban would affect unrelated pods."""
         self._put(gpu_model, application, other, now_ns + BAN_NS)
 
     def bans(self, now_ns: int) -> tuple[Ban, ...]:
@@ -224,9 +225,8 @@ class ObservedSlowdowns:
     def due(self, now_ns: int) -> InterferenceTable | None:
         """Return the patched table if an update is due, else None.
 
-        It is due at once when a ban began or ended, and every five minutes if pairs moved. Each
-        table has a higher version than the one before.
-        """
+        An update is due at once when a ban began or ended, and otherwise every five minutes if a
+        pair's slowdown changed. Each table has a higher version than the one before."""
         self._forget_old(now_ns)
         known, bans = self._with_room(self.bans(now_ns))
         if self._told is not None and bans == self._told[1]:
@@ -238,7 +238,7 @@ class ObservedSlowdowns:
         return self._patched(known, bans)
 
     def kept(self, now_ns: int) -> ObservationRecord:
-        """Return the state from which another process can continue."""
+        """Return the observations and bans from which another process can continue."""
         self._forget_old(now_ns)
         pairs = []
         for key in self._seen:
@@ -251,7 +251,8 @@ class ObservedSlowdowns:
     def _with_room(
         self, bans: Sequence[Ban]
     ) -> tuple[dict[Key, RememberedSlowdown], frozenset[Apart]]:
-        """Return the entries that fit into the table: bans first, and the most recent of each."""
+        """Return the observations and bans that fit into the table: bans first, and of bans and of
+        observations the most recent."""
         base, names = set(self.base.classes), set[str]()
 
         def fits(*applications: str) -> bool:
@@ -290,8 +291,8 @@ class ObservedSlowdowns:
         return interference(self._version, cells.models, cells.classes, arrays, sources)
 
     def _cells(self, known: dict[Key, RememberedSlowdown], bans: frozenset[Apart]) -> _Cells:
-        """Return the base table extended by observed applications, with its values for unknown
-        ones."""
+        """Return the base table extended by observed applications; these get its values for unknown
+        applications."""
         names = dict.fromkeys(self.base.classes)
         size, models = len(names), dict.fromkeys(self.base.gpu_models)
         models |= dict.fromkeys(sorted({key[0] for key in (*bans, *known)}))
@@ -312,7 +313,8 @@ class ObservedSlowdowns:
     def _correct(
         self, cells: _Cells, row: int, known: list[tuple[Key, RememberedSlowdown]]
     ) -> None:
-        """Shift predictions by what was observed of the target and of its neighbours."""
+        """Shift predictions by what was observed of the target and of its neighbours in other
+        pairs."""
         at = {name: index for index, name in enumerate(cells.classes)}
         mean, tier = cells.mean[row], np.abs(cells.tier[row])
         seen: list[Residuals] = []
@@ -335,8 +337,8 @@ class ObservedSlowdowns:
 
 
 def _measured(cells: _Cells, cell: tuple[int, int, int], observed: RememberedSlowdown) -> None:
-    """Write the observation of a pair into its cell; a bound from a user's table is only ever
-    raised."""
+    """Write the observation of a pair into the table's cell; a bound from a user's table is only
+    ever raised."""
     mean, upper = observed.mean, observed.upper
     if cells.tier[cell] == PredictionTier.TABLE:
         mean, upper = max(mean, cells.mean[cell]), max(upper, cells.upper[cell])

@@ -19,8 +19,8 @@ class NearestPair(msgspec.Struct, frozen=True):
 
 
 class PredictionReasons(msgspec.Struct, frozen=True):
-    """Reasons for a prediction: `parts` add up to the first kernel's speed, `trees` are
-    contributions to log slowdown."""
+    """Reasons for a prediction: `parts` add up to the speed that the first kernel predicts, `trees`
+    are contributions to log slowdown."""
 
     prediction: SlowdownPrediction
     nearest: tuple[NearestPair, ...] = ()
@@ -29,7 +29,7 @@ class PredictionReasons(msgspec.Struct, frozen=True):
 
 
 def because(predictor: Predictor, target: str, other: str, nearest: int = 5) -> PredictionReasons:
-    """Explain one pair's prediction; other rungs than the learned one have no further reasons."""
+    """Explain one pair's prediction; there are reasons only if the learned models predict it."""
     prediction = predictor.predict(target, [other])
     speaker = predictor.speaker
     if speaker is None or predictor.rung_of(target, other) != "learned":
@@ -78,9 +78,9 @@ def _parts(
     a = likeness.other[asked.other[:, None], basis.other[None, :]][0]
     unit = "speed" if target.link == "speed" else "log speed"
     own = {
-        "how much the target slows down": settings.suffers * v,
-        "how much the other slows down its neighbours": settings.inflicts * a,
-        "this combination of the two": settings.fits * v * a,
+        "the target's sensitivity to neighbours": settings.suffers * v,
+        "the other's effect on its neighbours": settings.inflicts * a,
+        "the combination of these two applications": settings.fits * v * a,
     }
     whole = between(settings, likeness, asked, basis)[0]
     base = whole - sum(own.values())

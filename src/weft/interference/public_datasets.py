@@ -1,4 +1,5 @@
-"""Reads public measurements: Gavel's table of co-located jobs, and slowdown tables as Co-scheML's.
+"""Reads public measurements: Gavel's table of co-located jobs, and tables of slowdowns in
+Co-scheML's form.
 
 Nothing here opens a file: callers pass the text and its name for errors."""
 
@@ -17,7 +18,7 @@ from weft.model.number_text import decimal_number
 FORBIDDEN = -1.0
 """Co-scheML's value for two applications that must not share a GPU."""
 MOST_SLOWDOWN = 1e6
-"""A pair slower than this makes no progress; the table should forbid it instead."""
+"""A pair with a larger slowdown makes no progress; the table should forbid the pair instead."""
 
 _GAVEL = (
     "source",
@@ -35,8 +36,9 @@ _GAVEL = (
 def gavel(text: str, where: str) -> dict[str, Measurements]:
     """Read Gavel's CSV into one `Measurements` per campaign (column `source`).
 
-    Campaigns disagree by up to 0.2, so they must not be mixed. Speeds are co-located by solo rates
-    of feasible pairs; a job paired with itself gives one sample."""
+    Speeds of different campaigns differ by up to 0.2, so campaigns must not be mixed. A speed is
+    the co-located rate divided by the solo rate; infeasible pairs have none. A job paired with
+    itself gives one sample."""
     runs: dict[str, list[CoLocatedRun]] = {}
     solos: dict[str, dict[tuple[str, str], SoloRun]] = {}
     bad: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
@@ -50,7 +52,7 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
             solos.setdefault(source, {}).setdefault((job, gpu), solo(job, gpu, "", rate))
         if row["feasible"] not in {"0", "1"}:
             field = f"{where}, line {line}, field feasible"
-            raise BadInputError(field, f"{row['feasible']!r}; write 1 or 0")
+            raise BadInputError(field, f"{row['feasible']!r} is unknown; write 1 or 0")
         if row["feasible"] == "0":  # its rates are meaningless
             bad.setdefault(source, []).append(((a, b), gpu, ""))
             continue
@@ -64,7 +66,7 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
             if together > FASTEST * own:
                 raise BadInputError(
                     f"{where}, line {line}, field {name}",
-                    f"{together:g}, {together / own:g} times as fast as alone; write both rates "
+                    f"{together:g} is {together / own:g} times the rate alone; write both rates "
                     "in steps per second",
                 )
         if a == b:
@@ -94,7 +96,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         if missing and set(_GAVEL) <= set(sign.join(head).split(sign)):
             raise BadInputError(
                 f"{where}, line 1",
-                f"has {called} between columns; write commas, and points in numbers",
+                f"has {called} between columns; write commas there, and decimal points in numbers",
             )
     if missing:
         raise BadInputError(f"{where}, line 1", f"lacks the columns {', '.join(missing)}")
@@ -117,7 +119,7 @@ def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:
     if not math.isfinite(value) or value < 0:
         raise BadInputError(
             f"{where}, line {line}, field {name}",
-            f"{row[name]!r} is not a rate; write digits 0 to 9",
+            f"{row[name]!r} is not a rate; write a number, 0 or more, in digits 0 to 9",
         )
     return value
 
@@ -132,7 +134,8 @@ class StaticTable(msgspec.Struct, frozen=True):
 
 
 def static_table(text: str | bytes, where: str) -> StaticTable:
-    """Read JSON of the form {target: {other: slowdown}}; −1 forbids the two to share a GPU."""
+    """Read slowdowns from JSON of the form {target: {other: slowdown}}; −1 forbids the two to share
+    a GPU."""
     body = text.encode() if isinstance(text, str) else text
     try:
         body = body.removeprefix(codecs.BOM_UTF8)
@@ -162,7 +165,7 @@ def _slowdown(value: float | None, where: str, target: str, other: str) -> float
     if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
         raise BadInputError(
             f"{where}, {target} beside {other}",
-            f"{value!r} is not a slowdown; write how many times longer it takes, or -1 to "
-            "forbid it",
+            f"{value!r} is not a slowdown; write how many times longer the first takes, or -1 to "
+            "forbid the pair",
         )
     return value

@@ -24,8 +24,8 @@ class SoloRun(msgspec.Struct, frozen=True):
     """An application alone on a GPU model.
 
     `features` are by metric and statistic (`sm_active_ratio.mean`); unknown ones are absent.
-    `rate_per_s` is NaN if not counted. Applications of one `family` are the same program at other
-    sizes."""
+    `rate_per_s` is NaN if not counted. Applications of one `family` are the same program with other
+    batch sizes."""
 
     application: str
     gpu_model: str
@@ -37,7 +37,8 @@ class SoloRun(msgspec.Struct, frozen=True):
 
 
 class CoLocatedRun(msgspec.Struct, frozen=True):
-    """`target` with `others`: its rate divided by its rate alone, the median of `runs` runs."""
+    """`target` co-located with `others`. `speed` is the target's rate divided by its rate alone,
+    the median of `runs` runs."""
 
     target: str
     others: tuple[str, ...]
@@ -48,8 +49,8 @@ class CoLocatedRun(msgspec.Struct, frozen=True):
 
 
 class Measurements(msgspec.Struct, frozen=True):
-    """Measurements of one source; `forbidden` sets ran out of memory together, or must not share a
-    GPU."""
+    """Measurements of one source; the applications of each `forbidden` entry ran out of memory
+    together, or must not share a GPU."""
 
     source: str
     solos: tuple[SoloRun, ...] = ()
@@ -57,7 +58,8 @@ class Measurements(msgspec.Struct, frozen=True):
     forbidden: tuple[tuple[tuple[str, ...], str, str], ...] = ()
 
     def cells(self) -> list[tuple[str, str]]:
-        """Return (GPU model, isolation) of every run: each gets its own predictor."""
+        """Return (GPU model, isolation) of all runs, each once: every such cell gets its own
+        predictor."""
         return sorted({(run.gpu_model, run.isolation) for run in self.runs})
 
     def cell(self, gpu_model: str, isolation: str) -> "Measurements":
@@ -78,15 +80,15 @@ class Measurements(msgspec.Struct, frozen=True):
         )
 
     def only(self, runs: Iterable[CoLocatedRun]) -> "Measurements":
-        """Return these measurements with `runs` in place of their runs."""
+        """Return these measurements with `runs` in place of their co-located runs."""
         return Measurements(self.source, self.solos, tuple(runs), self.forbidden)
 
 
 def family_and_batch(application: str) -> tuple[str, float]:
     """Parse family and batch size from a name: `ResNet-18 (batch size 64)`, `resnet-infer-64`.
 
-    A name without a batch size is a family of its own, with NaN. A number at the end is a batch
-    size only after two words or `bs`: `ResNet-18` is a network, and stays whole."""
+    A name without a batch size is a family of its own, with batch size NaN. A number at the end is
+    a batch size only after two words or `bs`: `ResNet-18` is a network, and stays whole."""
     inside = _IN_BRACKETS.match(application)
     if inside:
         return inside["family"], float(inside["batch"] or math.nan)

@@ -14,7 +14,7 @@ from weft.interference.intervals import ENOUGH_FOR_INTERVAL, ratio_of_means
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 ONE_SAMPLE = 1.0
-"""The resolution of a family's number of covered samples: they are counted."""
+"""Resolution of the number of covered samples per family: a whole number."""
 _AT_90 = NormalDist().inv_cdf(0.9)
 
 
@@ -68,8 +68,8 @@ def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Pre
 
 
 def curve(samples: ScoredSamples) -> list[tuple[float, float]]:
-    """Return (nominal, reached) coverage when bounds are rescaled as quantiles of a normal
-    distribution."""
+    """Return (nominal, reached) coverage for several levels, if bounds are rescaled from 90 % to
+    each level as quantiles of a normal distribution."""
     width = np.maximum(samples.predicted - samples.lowest, 1e-9)
     away = (samples.predicted - samples.speed) / width
     normal = NormalDist()
@@ -89,8 +89,8 @@ def family_interval(samples: ScoredSamples) -> tuple[float, float]:
 
 
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
-    """Return 1 / max(1, sum of both utilisations) per sample; None if any utilisation is
-    unknown."""
+    """Return the speed 1 / max(1, sum of both utilisations) for each sample; None if any
+    utilisation is unknown."""
     share = np.array([utilisation(solo) for solo in applications.solos])
     total = share[test.target] + share[test.other]
     return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))

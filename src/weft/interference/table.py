@@ -33,7 +33,7 @@ def from_predictors(
     sources: Sequence[str] = (),
     ticks: Callable[[int, int], None] | None = None,
 ) -> InterferenceTable:
-    """Predict every class with every class on the GPU model of each predictor.
+    """Predict each application of `classes` next to each of them, on every predictor's GPU model.
 
     `ticks` is called with (predictors done, predictors) after each."""
     cards = []

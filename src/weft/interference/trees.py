@@ -97,7 +97,7 @@ class QuantileForests:
         return np.sort(quantiles, axis=0)
 
     def contributions(self, row: Floats) -> Floats:
-        """Return each column's contribution to the median of one row, [columns], without the base
-        value."""
+        """Return each column's contribution to the predicted median for one row, [columns], without
+        the base value."""
         contributions = self._boosters[1].predict(row[None], pred_contrib=True)
         return np.asarray(contributions, dtype=np.float64)[0, :-1]

@@ -1,5 +1,5 @@
-"""Predicts slowdowns from summed utilisation, or with nothing known: the last rungs of the ladder
-(`ladder.py`).
+"""Predicts slowdowns from summed utilisation, or with nothing known: the last choices of
+`ladder.py`.
 
     speed = 1 − 0.32·max(0, SU − 0.88) − 0.16·max(0, SM − 0.90)
 
@@ -26,15 +26,15 @@ def speed_of(utilisation_sum: float, memory_sum: float = 0.0) -> float:
 
 
 def slowdown_of(speed: float) -> tuple[float, float]:
-    """Return log slowdown and its bound for a speed from `speed_of`."""
+    """Return the log slowdown for a speed from `speed_of`, and the bound that it should not
+    exceed."""
     return -float(np.log(speed)), -float(np.log(max(0.02, speed - LOWER)))
 
 
 def by_utilisation(target: SoloRun, others: Sequence[SoloRun]) -> tuple[float, float] | None:
-    """Return log slowdown and its bound; None if any utilisation is unknown.
+    """Return the target's log slowdown and its bound; None if any utilisation is unknown.
 
-    An unknown memory activity counts as 0.
-    """
+    An unknown memory activity counts as 0."""
     shares = [utilisation(run) for run in (target, *others)]
     if np.isnan(shares).any():
         return None
@@ -43,5 +43,6 @@ def by_utilisation(target: SoloRun, others: Sequence[SoloRun]) -> tuple[float, f
 
 
 def unknown() -> tuple[float, float]:
-    """Return log slowdown and its bound as if all applications together just filled the GPU."""
+    """Return the log slowdown and its bound that are assumed if nothing is known: as if all
+    applications together just filled the GPU."""
     return slowdown_of(speed_of(UNKNOWN_SUM))

@@ -127,7 +127,7 @@ def test_explain_names_the_nearest_pairs(weft: Weft, folder: Path) -> None:
         "big",
     )
     assert said.code == 0, said.err
-    assert "how much the target slows down" in said.out
+    assert "the target's sensitivity to neighbours" in said.out
     assert "1.00  cnn (batch size 8) beside lm (batch size 8): speed 1.000" in said.out
 
 

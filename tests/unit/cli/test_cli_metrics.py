@@ -216,7 +216,7 @@ def test_a_slow_scrape_that_is_configured_so_is_advised_against(
     )
     said = weft("metrics", "--check", "--config", tmp_path / "weft.yaml")
     assert said.code == 0
-    assert "advice  samples are 60 s apart: what grows faster is seen too late" in said.out
+    assert "advice  samples are 60 s apart: fast growth of memory is seen too late" in said.out
 
 
 def test_a_gpu_whose_samples_are_old_and_a_servers_warning_are_wrong(
@@ -280,8 +280,9 @@ async def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
 ) -> None:
     said = await in_a_cluster(weft, tmp_path, ("gpu-1",), "--check", "--url", prometheus.url)
     assert said.code == 1
-    assert "4 series belong to no GPU (node): they say Hostname=a; the nodes are called gpu-1," in (
-        said.out
+    assert (
+        "4 series belong to no GPU (node): their labels say Hostname=a; the nodes are called gpu-1,"
+        in (said.out)
     )
     assert "→ label them with the node's name" in said.out
 

@@ -127,7 +127,10 @@ def test_pairs_as_spreadsheets_write_them(text: str) -> None:
     [
         (CSV.replace(",", ";"), r"p\.csv, line 1: .*';'.*commas"),
         (CSV.replace(",", "\t"), r"p\.csv, line 1: .*tab.*commas"),
-        (CSV.replace("5,16,1", "5,16,yes"), "line 3, field feasible: 'yes'; write 1 or 0"),
+        (
+            CSV.replace("5,16,1", "5,16,yes"),
+            "line 3, field feasible: 'yes' is unknown; write 1 or 0",
+        ),
         (CSV.replace("A,B,10", "A,,10"), "line 3, field job_b: is empty"),
         (CSV.replace("5,16,1", "500,16,1"), "line 3, field colo_a_steps_per_s: .*50"),
         (CSV.replace("10,20,5", "0,20,5"), "line 3: a feasible pair with a rate of 0"),

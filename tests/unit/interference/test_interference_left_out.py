@@ -169,8 +169,8 @@ def test_rows_of_several_others_by_hand() -> None:
     (row,) = pair_rows(raw, columns, np.array([0]), np.array([[1, 1]]))
     assert dict(zip(pair_columns(columns), row.tolist(), strict=True)) == pytest.approx(
         {
-            "victim log rate": 1.0,
-            "victim sm_active_ratio.mean": 0.5,
+            "target's log rate": 1.0,
+            "target's sm_active_ratio.mean": 0.5,
             "others' sum of log rate": 4.0,
             "others' sum of sm_active_ratio.mean": 0.8,
             "others' largest log rate": 2.0,

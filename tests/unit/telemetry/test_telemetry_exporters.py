@@ -30,7 +30,7 @@ def test_a_page_becomes_series_of_its_node() -> None:
 
 
 def test_a_page_that_is_none_is_an_error() -> None:
-    with pytest.raises(TelemetryError, match=r"u: no series") as found:
+    with pytest.raises(TelemetryError, match=r"u: not a valid series") as found:
         parse(f'{USED}{{gpu="1"}} <html>'.encode(), "a", NOW_S, WANTED, "u")
     assert found.value.kind == "garbage"
 
@@ -97,7 +97,7 @@ async def test_a_card_of_another_node_is_refused_and_counted(label: str, own: bo
     assert [devices.gpus[row] for row in joined.rows.tolist()] == [("a", 0)]
     assert joiner.unjoined == {JoinFailure.NODE: 1}
     told = json.loads(joiner.examples[JoinFailure.NODE])
-    assert (told["page"], told["refused"]) == ("a", f"{uuid} is of node b")
+    assert (told["page"], told["refused"]) == ("a", f"{uuid} belongs to node b")
 
 
 async def test_a_page_that_trips_the_reader_is_that_pages_error() -> None:
@@ -164,7 +164,7 @@ def test_only_a_line_feed_ends_a_line(between: str) -> None:
 
 @pytest.mark.parametrize("tail", ['{gpu="1" 7', '{gpu="1} 7', "{ 7", '{gpu="1"} # {a="b"} 7', ""])
 def test_a_series_whose_labels_or_value_do_not_end_is_no_series(tail: str) -> None:
-    with pytest.raises(TelemetryError, match="no series"):
+    with pytest.raises(TelemetryError, match="not a valid series"):
         parse(f"{USED}{tail}\n".encode(), "a", NOW_S, WANTED, "u")
 
 

@@ -8,15 +8,17 @@ from weft.core.ledger.table import Ints
 from weft.core.policies.compat import Compat, is_exact
 
 ENOUGH = 10_000
-"""Minuend of the original's score (this minus S, in GiB); larger than any node's S."""
+"""The original's score is this minus the GiB of GPU memory charged on the node; larger than that
+amount on any node."""
 
 
 class AlnairCostSaving(Policy):
     """Chooses the node with the most GPU memory charged; on it, the first GPU by UUID that has
     room.
 
-    The original's sum is 0 as soon as one container on the node requests no vgpu-memory, and on a
-    real node one always does not (kube-proxy, a network plugin): `exact` rates every node 0."""
+    In the original a node's sum is 0 as soon as one of its containers requests no vgpu-memory.
+    Every real node has such a container (kube-proxy, a network plugin), so `exact` rates every node
+    0."""
 
     name = "alnair-cost-saving"
     summary = "the node with the most GPU memory in use"
@@ -27,16 +29,16 @@ class AlnairCostSaving(Policy):
         self.exact = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score S: GiB of GPU memory charged on the node, each GPU's rounded to the nearest,
-        [n]."""
+        """Score the GiB of GPU memory charged on the node, each GPU's rounded to the nearest GiB,
+        [n]; 0 with `exact`."""
         if self.exact:
             return np.zeros(query.n, dtype=np.int64)
         used = np.maximum(query.device_memory_total - query.device_memory_free, 0)
         return query.sum(np.where(query.device_usable, used + 512, 0) // 1024)
 
     def normalize(self, scores: Ints) -> Ints:
-        """Scale linearly from the lowest score to the highest (at least 0); equal scores become
-        100."""
+        """Scale scores linearly, so that the lowest becomes 0 and the highest 100; if all are
+        equal, each becomes 100."""
         low, high = int(scores.min()), max(0, int(scores.max()))
         if low == high:
             low -= 1
@@ -58,7 +60,7 @@ class AlnairHighPerformance(AlnairCostSaving):
     summary = "the node with the least GPU memory in use"
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score 10000 − S, [n]; with `exact` 0, because the original's sum stops early on real
-        nodes."""
+        """Score 10000 minus the GiB of GPU memory charged on the node, [n]; 0 with `exact`, because
+        the original's sum is 0 on real nodes."""
         charged = super().score_nodes(query)
         return charged if self.exact else ENOUGH - charged

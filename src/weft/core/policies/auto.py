@@ -20,23 +20,24 @@ from weft.model import Shape
 from weft.model.interference_table import INTERFERENCE, InterferenceTable
 
 SLOPE = 0.25
-"""Slope of the sigmoid where stranding does not change; converts least-stranding's points into
-auto's."""
+"""Slope of the sigmoid where stranding does not change: points of auto per point of
+least-stranding."""
 STEEPEST = 50.0
-"""Changes in stranding are clipped to this many GPUs."""
+"""Changes in stranding beyond ± this many GPUs are clipped before the sigmoid."""
 
 
 class Auto(Policy):
-    """Weighs least-stranding and load-aware equally, after CARMA's gate. If interference is
-    predicted, it counts three times as much as each of them, and may exclude co-residents.
+    """Weighs least-stranding and load-aware equally, on GPUs that pass CARMA's gate (neither busy
+    nor short of memory). Predicted interference, if there is any, weighs three times as much as
+    each of them, and may exclude GPUs because of the pods on them.
 
-    Missing readings affect only their GPU: without profiling metrics its load is GPU_UTIL; no
-    memory is lent unless memory readings are FRESH and compute is left; if the load is MISSING, the
-    GPU is scored by least-stranding and binpack on requests."""
+    A missing reading affects only its own GPU. Without profiling metrics, the GPU's load is
+    GPU_UTIL. Memory is lent only if memory readings are FRESH and compute is left. If the load is
+    MISSING, the GPU is scored by least-stranding and binpack on requests."""
 
     name = "auto"
     summary = (
-        "least-stranding and load-aware together; lends idle memory; unmeasured GPUs go by requests"
+        "least-stranding and load-aware; lends idle memory; scores unmeasured GPUs by requests"
     )
     source = "Weft"
     reads = frozenset({"signals", "occupants", "co_residents"})
@@ -63,7 +64,8 @@ class Auto(Policy):
             self._stranding.prepare_input(name, value, table)
 
     def take_turnover(self, part: float) -> None:
-        """Pass the turnover (see `Policy`) to least-stranding."""
+        """Pass the turnover (the part of held capacity that replaced freed capacity) to
+        least-stranding."""
         self._stranding.take_turnover(part)
 
     def take_table(self, table: LedgerTable) -> None:
@@ -97,14 +99,15 @@ class Auto(Policy):
         return self._expected.predict(shape, co_residents, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score by stranding the nodes on which there is only one way to place the pod; thousandths
-        of 0 to 100, [n]."""
+        """Score nodes as least-stranding does, converted to 0 to 100, in thousandths, [n]; None for
+        a pod with one shared GPU request, which `score_devices` scores."""
         score = self._stranding.score_nodes(query)
         return None if score is None else _spared(score)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score 100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; if the load is MISSING,
-        50·(1 − free) replaces the second term, [d]."""
+        """Score 100·sigmoid(decrease of stranding in GPUs) + 100·(1 − load), in thousandths, [d];
+        if the load is MISSING, the second term is 50·(1 − unreserved part). With predicted
+        interference, three terms are weighted by `MIX`."""
         points = self._load_points(query)
         score = self._stranding.score_devices(query)
         if score is None:
@@ -120,8 +123,10 @@ class Auto(Policy):
         return np.where(query.take_devices(readings.known), calm, full)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Return least-stranding's parts, scaled to auto's points above 50, and for a pod with a
-        single GPU request the load of its best-scored GPU."""
+        """Return the parts of the score: least-stranding's, scaled to add up to auto's points for
+        stranding minus 50 (the points for no change). For a single GPU request, also the points for
+        load and, if interference is predicted, for co-residents, of the device with the most points
+        for load."""
         parts = self._stranding.score_parts(query, devices)
         total = sum(part.points for part in parts)
         spared = int(_spared(np.array([total]))[0]) - FULL // 2
@@ -147,8 +152,8 @@ class Auto(Policy):
 
 
 def _spared(score: Ints) -> Ints:
-    """Convert least-stranding's score (hundredths of a thousandth of a GPU) to thousandths of 0 to
-    100 by FGD's sigmoid: 50 where stranding does not change."""
+    """Convert least-stranding's score (hundredths of a thousandth of a GPU) to 0 to 100, in
+    thousandths, by a sigmoid: 50 where stranding does not change."""
     gpus = np.clip(score / FULL, -STEEPEST, STEEPEST)
     return np.rint(FULL / (1.0 + np.exp(-gpus))).astype(np.int64)
 

@@ -1,5 +1,5 @@
 """All policies that come with Weft. To add a policy, write a class in its family's file (or in a
-new file) and a line here."""
+new file) and add it to `BUILT_IN`."""
 
 from weft.core.framework.registry import Registry
 from weft.core.policies.alnair import AlnairCostSaving, AlnairHighPerformance

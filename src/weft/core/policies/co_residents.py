@@ -1,4 +1,4 @@
-"""Caches a policy's judgement of joining each set of co-residents.
+"""Caches how a policy judges a pod that would join a set of co-residents (the pods on a GPU).
 
 A cluster has many GPUs but few distinct sets, so a decision looks judgements up by set. No pod
 joins a set of `most` pods or more, except that a policy may allow more if all pods are small."""
@@ -24,7 +24,7 @@ _ROOM = 16
 
 
 class GrowingArray(Generic[Number]):
-    """An array whose last axis grows; `shape` are the other axes."""
+    """An array whose last axis grows; `shape` has the lengths of the other axes."""
 
     def __init__(self, shape: tuple[int, ...], kind: type[Number]) -> None:
         self.length = 0
@@ -32,7 +32,7 @@ class GrowingArray(Generic[Number]):
 
     @property
     def now(self) -> npt.NDArray[Number]:
-        """Values, read-only; this view may not show values added later."""
+        """Current values, not to be written to; this view may not show values added later."""
         return self._room[..., : self.length]
 
     def add(self, more: npt.NDArray[Number]) -> None:
@@ -65,8 +65,8 @@ class CoResidentSets:
     empty.
 
     `application` holds indexes into `names` (0, "", for an empty row), `job_class` one of the class
-    numbers above, `bound_percent` as in `Resident`; `size` is the number of pods of each set. If an
-    added set needs more rows, the arrays are rebuilt with more `places`."""
+    numbers above, `bound_percent` as in `Resident`; `size` is the number of pods of each set,
+    `places` the number of rows. If an added set needs more rows, the arrays are rebuilt."""
 
     def __init__(self) -> None:
         self.members: list[CoResidents] = []
@@ -114,13 +114,13 @@ class CoResidentSets:
 
 
 Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
-"""Judges sets of co-residents: (joining pod, sets, numbers of the sets to judge [c], GPU model) →
-[columns, c]."""
+"""Judges sets of co-residents: (joining pod, sets, numbers of the c sets to judge, GPU model) → the
+policy's values for each of these sets (such as the gain of joining), [columns, c]."""
 
 
 def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -> Judge:
-    """Turn a function that judges one set into a `Judge`; fast enough for sets of one pod, which
-    are few."""
+    """Turn a function that judges one set into a `Judge`. Fast enough for policies that only join
+    sets of one pod, as there are few such sets."""
 
     def judges(joining: Resident, sets: CoResidentSets, numbers: Ints, model: str) -> Floats:
         columns = [judge(joining, sets.members[at], model) for at in numbers.tolist()]
@@ -130,14 +130,15 @@ def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -
 
 
 def asking(shape: Shape) -> Resident:
-    """Return the query's pod as a resident, without facts that depend on the GPU."""
+    """Return a pod of this shape as a resident, without facts that depend on the GPU."""
     return Resident(shape.application, shape.job_class)
 
 
 def asking_on(query: Query) -> list[Resident]:
     """Return the query's pod as a resident on each of the table's device kinds.
 
-    Its slowdown bound depends on the GPU model, and it may count as small only on large GPUs."""
+    A resident's slowdown bound depends on the GPU model, and a pod may count as small only on large
+    GPUs."""
     shape = query.demand.shape
     return [
         Resident(
@@ -151,9 +152,9 @@ def asking_on(query: Query) -> list[Resident]:
 
 
 class CoResidentCache:
-    """Caches the columns that `judge` computes, per device; `crowd` are the values for a full GPU.
-    If the joining pod is small, sets of small pods are judged up to `most_small` pods. `forget`
-    must be called when the answers of `judge` change."""
+    """Caches the columns that `judge` computes for each set of co-residents. A GPU with `most` pods
+    or more is full, and has the values `crowd`; if the joining pod and all pods there are small,
+    the limit is `most_small`. `forget` must be called when the answers of `judge` change."""
 
     def __init__(
         self, judge: Judge, crowd: Sequence[float], most: int, most_small: int = 0
@@ -174,8 +175,8 @@ class CoResidentCache:
         self.forget()
 
     def over(self, query: Query, joining: Resident | None = None) -> Floats:
-        """Return the judged columns for the query's devices, [columns, d], if `joining` joined
-        each; without `joining`, for the query's own pod."""
+        """Return the judged columns for the query's devices, [columns, d], as if the pod `joining`
+        joined each; without `joining`, for the query's own pod."""
         table = query.table
         if table is not self._table or table.residents.epoch != self._epoch:
             self._table = table
@@ -195,7 +196,8 @@ class CoResidentCache:
         return np.asarray(every.take(query.device_kind * judged[0].length + at, axis=1))
 
     def _number(self, members: Sequence[CoResidents]) -> None:
-        """Number the new sets that are to be judged, from 1; a set with too many pods gets 0."""
+        """Number the new sets that are to be judged, from 1; a set with too many pods to be joined
+        gets 0."""
         known = self._index.length
         if known == len(members):
             return
@@ -213,7 +215,8 @@ class CoResidentCache:
             self._companies.add(judged)
 
     def _of(self, joining: Resident, model: str) -> "GrowingArray[np.float64]":
-        """Return the columns for one joining pod and GPU model, [columns, 1 + sets judged]."""
+        """Return the columns for one joining pod and GPU model, [columns, 1 + sets judged]; the
+        first is for full GPUs."""
         key, size = (joining, model), 1 + len(self._companies.members)
         known = self._known.get(key)
         if known is None:

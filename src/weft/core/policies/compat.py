@@ -9,7 +9,8 @@ Compat = Literal["sane", "exact"]
 
 
 def is_exact(policy: str, compat: str) -> bool:
-    """Return True if `policy` must reproduce its original; `BadInputError` for an unknown value."""
+    """Return True if `compat` is exact, so that `policy` reproduces its original; raise
+    `BadInputError` for an unknown value."""
     if compat not in {"sane", "exact"}:
         raise BadInputError(
             f"policy {policy}, option compat", f"{compat!r} is unknown; write sane or exact"

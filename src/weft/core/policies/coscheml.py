@@ -51,15 +51,16 @@ class CoschemlPolicy(Policy):
     """Chooses an empty GPU first, otherwise by greedy matching of pending and running pods; at most
     two pods per GPU.
 
-    `pairing` names the branch of the original: `cheapest` by I[run][wait] + I[wait][run]; `mystic`
-    by the largest distance; `gpu-util` by the sum of utilisations (the largest up to 100, otherwise
-    the nearest to 100); `fifo` takes the first. `exact` reproduces flaws: it decides per node as if
-    each had one GPU, takes the last empty node, limits some applications to hosts by name (except
-    `mystic`), confuses pods of the same application, and counts unknown pairs as free of
-    interference; where the original would crash, nothing fits."""
+    `pairing` names a branch of the original's repository, and with it the cost of a pair:
+    `cheapest` is the sum of both predicted slowdowns; `mystic` prefers the largest distance between
+    the applications; `gpu-util` prefers a sum of utilisations near 100 %; `fifo` takes the first
+    GPU. `exact` reproduces flaws: it decides per node as if each had one GPU, takes the last empty
+    node, limits some applications to hosts by name (except `mystic`), confuses pods of the same
+    application, and counts unknown pairs as free of interference; where the original would crash,
+    nothing fits."""
 
     name = "coscheml"
-    summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
+    summary = "an empty GPU, else the GPU whose pod makes the cheapest pair with a waiting pod"
     source = "Co-scheML (Kim & Kim, CLUSTER'20)"
     compat_system = "coscheml"
     reads = frozenset({"occupants", "co_residents", "pending"})
@@ -98,22 +99,23 @@ class CoschemlPolicy(Policy):
     # --- filters and scores for one pod -----------------------------------------------------------
 
     def filter_nodes(self, query: Query) -> Bools | None:
-        """With `exact`, accept nodes with fewer than two pods on the first GPU, [n]; otherwise
-        None. The original counts the pods on any GPU."""
+        """With `exact`, accept nodes with fewer than two pods on their first GPU, [n]; otherwise
+        None. The original counts all GPU pods of the node, as it assumes one GPU per node."""
         if not self.exact or query.need is None:
             return None
         first = query.sum(np.where(query.device_local == 0, query.device_pods, 0))
         return np.asarray(first < MOST)
 
     def filter_devices(self, query: Query) -> Bools | None:
-        """Without `exact`, accept GPUs with fewer than two pods if the pair is not forbidden,
-        [d]."""
+        """Without `exact`, accept GPUs with fewer than two pods, unless the pod there and the new
+        one must not share a GPU, [d]; with `exact`, return None."""
         return None if self.exact else np.isfinite(self._costs.over(query)[0])
 
     def score_devices(self, query: Query) -> Ints:
-        """Without `exact`, score minus the pair's cost in thousandths, and an empty GPU far higher.
+        """Without `exact`, score minus the pair's cost in thousandths, and an empty GPU far higher,
+        [d].
 
-        With `exact`, prefer the GPU with the least free memory that is enough. [d]."""
+        With `exact`, prefer the GPU with the least free memory that is enough."""
         if self.exact:
             return -query.room
         cost = self._costs.over(query)[0]
@@ -142,7 +144,7 @@ class CoschemlPolicy(Policy):
         return chosen
 
     def _matched(self, query: Query, fits: Ints, pending: Sequence[Shape]) -> int:
-        """Return the device whose pod is matched with the query's pod; −1 if there is none."""
+        """Return the device whose pod is matched with the query's pod; −1 if none is."""
         own = asking(query.demand.shape)
         rivals = [asking(shape) for shape in pending if shape.gpu_requests]
         if self.pairing in {"fifo", "gpu-util"}:
@@ -161,13 +163,14 @@ class CoschemlPolicy(Policy):
         return greedy_alike(costs, list(kinds.values()), groups, list(kinds).index(own))
 
     def _judge(self, joining: Resident, co_residents: CoResidents, model: str) -> tuple[float]:
-        """Return the cost of joining: lower is better; −1000 for an empty GPU."""
+        """Return the cost of joining this GPU's pod, lower is better; −1000 for an empty GPU."""
         if not co_residents:
             return (-1000.0,)
         return (self.cost(joining.application, co_residents[0].application, model),)
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
-        """Return the cost of one pair of applications; +inf if they cannot share a GPU."""
+        """Return the cost of a waiting and a running application on one GPU; +inf if they cannot
+        share a GPU."""
         if self.exact and self.pairing in {"cheapest", "mystic"}:
             return self._exact_cost(waits, runs)
         card = self.view.of(model)

@@ -13,12 +13,13 @@ from weft.core.policies.compat import Compat, is_exact
 NEVER_FREE = 1 << 40
 """More MiB or thousandths than any GPU has."""
 FULL = 100_000
-"""100 percent in a sane score: thousandths of a percent preserve the original's distinctions."""
+"""100 percent in a score with compat `sane`. Its thousandths of a percent keep placements apart
+that the original scores differently."""
 
 
 class ElasticBinpack(Policy):
-    """Rates the node's GPUs as they would be after placement; of equal assignments the last
-    wins."""
+    """Prefers the placement after which the free amounts of the node's GPUs differ most, on few
+    GPUs; of equally rated placements the last wins."""
 
     name = "elastic-binpack"
     summary = "the place that leaves GPUs most unequally used, on the fewest GPUs"
@@ -30,8 +31,8 @@ class ElasticBinpack(Policy):
         self.exact = self.raw_scores = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes for whole GPUs, assuming the first idle ones are taken, [n]; otherwise
-        None."""
+        """Score nodes for a request of whole GPUs, assuming that the node's first idle GPUs are
+        taken, [n]; None for other requests."""
         need = query.need
         if query.demand.mode == "many" or need is None or not need.whole:
             return None
@@ -49,8 +50,8 @@ class ElasticBinpack(Policy):
         )
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score devices for one shared GPU request, by the node after the placement, [d]; otherwise
-        None."""
+        """Score devices for one shared GPU request, by the state of the node after the placement,
+        [d]; None for other requests."""
         need = query.need
         if need is None or need.whole:
             return None
@@ -65,15 +66,15 @@ class ElasticBinpack(Policy):
         )
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Rate each way to place several GPU requests; requests for several GPUs count as using
-        none."""
+        """Rate each way to place several GPU requests. A request for several GPUs counts as if it
+        used none."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         return self._rate(memory, milli, card, options.single.sum(axis=1))
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """Return an upper bound: everything remaining goes onto the fullest GPU and uses no
-        other."""
+        """Return an upper bound of the rating that each partial placement can reach: as if all
+        remaining requests went onto its fullest GPU."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         used = np.maximum(options.single.sum(axis=1), min(remaining.singles, 1))
@@ -83,8 +84,8 @@ class ElasticBinpack(Policy):
     def _rate(
         self, memory: tuple[Ints, Ints], milli: tuple[Ints, Ints], card: Ints, used: Ints | int
     ) -> Ints:
-        """Rate by the most and least free on one GPU (MiB, thousandths), the largest GPU's memory
-        (MiB), and the number of GPUs used."""
+        """Rate states of nodes by the most and the least free on one GPU (MiB, thousandths), the
+        largest GPU's memory (MiB), and the number of GPUs used."""
         if self.exact:
             apart = memory[0] + milli[0] // 10 - memory[1] - milli[1] // 10
             return apart // 2 // (used + 1) * 100
@@ -100,8 +101,8 @@ def _largest(query: Query) -> Ints:
 
 
 def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Return the most and least free on each device's node if that device went from `before` to
-    `after`, [d] each."""
+    """Return the most and the least free amount on one GPU of each device's node, if that device's
+    free amount changed from `before` to `after`, [d] each."""
     node = query.device_node
     top = query.max(before, 0).take(node)
     at_top = before == top
@@ -126,14 +127,14 @@ def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple
 
 
 def _filled(least: Ints, remaining: Ints | int) -> Ints:
-    """Return a lower bound of the least free amount after placing all that remains; not below 0 if
-    `least` is not."""
+    """Return a lower bound of the free amount on the GPU with the least, after all that remains is
+    placed; not below 0 unless `least` is."""
     return np.asarray(np.minimum(least, np.maximum(least - remaining, 0)))
 
 
 class ElasticSpread(Policy):
-    """Rates all nodes equally, since the original's rater was never written; the last assignment
-    wins.
+    """Rates all nodes equally, since the original's rater was never written; the last possible
+    placement wins.
 
     Use `spread` or `nano-spread` to spread pods."""
 
@@ -147,9 +148,9 @@ class ElasticSpread(Policy):
         return len(fits) - 1
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Rate all ways equally."""
+        """Rate all ways to place the requests equally."""
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """Return the rating that every way gets."""
+        """Return the rating that every way to place the requests gets."""
         return self.rate_options(options)

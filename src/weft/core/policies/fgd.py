@@ -1,8 +1,8 @@
 """FGD: places a pod so that the least GPU becomes useless to typical pods.
 
 The score of a place is the reduction of the node's fragmentation (see `fragments`), through a
-sigmoid, truncated to an integer: about 40 milli make a step, and ties go to the first node. Source:
-Weng et al., ATC'23, and the authors' simulator."""
+sigmoid, truncated to an integer: about 40 thousandths of a GPU make a difference of 1, and ties go
+to the first node. Source: Weng et al., ATC'23, and the authors' simulator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ CHUNK = 1024
 """Number of places scored at a time, so that the working set stays in the processor's cache."""
 
 _BEYOND = 1 << 20
-"""Larger than any share: a factor to pack several shares into one number."""
+"""Larger than any share: multiplying by it packs several shares into one number."""
 
 COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500), (8000, 1000)))
 """Pods expected before any arrived: half a GPU, and a whole GPU."""
@@ -108,7 +108,8 @@ class Fgd(Policy):
         return scores
 
     def _score_few_nodes(self, query: Query, gpus: int) -> Ints:
-        """Compute `score_nodes` without arrays over GPUs: often just one node has changed."""
+        """Compute `score_nodes` for a few nodes, without arrays over GPUs: often just one node has
+        changed."""
         nodes, states = self._kept_of(query.table), []
         for row, cpu_free in zip(_rows(query), query.cpu_free.tolist(), strict=True):
             shares = nodes.shares(row).values()
@@ -118,7 +119,7 @@ class Fgd(Policy):
         return _score(fragments[::2] - fragments[1::2])
 
     def _score_few_devices(self, query: Query, chosen: Ints) -> Ints:
-        """Compute `score_devices` without arrays over GPUs."""
+        """Compute `score_devices` for the devices of a few nodes, without arrays over GPUs."""
         nodes, need, table = self._kept_of(query.table), query.demand.need, query.table
         rows, cpu_free = _rows(query), query.cpu_free.tolist()
         now = [nodes.shares(row) for row in rows]

@@ -23,7 +23,7 @@ STEPS = 18
 """Sum of the original's weights. The original's scores are integers, so scores are rounded to this
 many steps here."""
 UNUSED = 0.9
-"""An idle GPU with less than this part of its memory measured free is used by another process."""
+"""If less than this part of an idle GPU's memory is measured free, another process uses the GPU."""
 EXACT = 1e-6
 """Tolerance below a step, since floating-point sums are inexact."""
 TIER = 1_000_000_000
@@ -33,10 +33,10 @@ TIER = 1_000_000_000
 class GeniusPolicy(Policy):
     """Counts static features once and present use twice, on GPUs with enough memory measured free.
 
-    `exact` is the original's formula, which prefers hot GPUs; a term that divides by zero is 0 if
-    the original's score becomes undefined. `sane` compares with the best GPU of the cluster,
-    prefers cool GPUs, and leaves unknown features out; of GPUs with about the same score the
-    fullest is filled first. Pods with a higher genius/priority go first."""
+    `exact` is the original's formula, which prefers hot GPUs; where the original divides by zero,
+    the term is 0. `sane` compares with the best GPU of the cluster, prefers cool GPUs, and leaves
+    unknown features out; of GPUs with about the same score the fullest is filled first. Pods with a
+    higher value of the label genius/priority go first."""
 
     name = "genius"
     summary = "large, fast cards with free memory and little to do"
@@ -54,16 +54,16 @@ class GeniusPolicy(Policy):
     def filter_devices(self, query: Query) -> Bools:
         """Mask of devices whose measured free memory, if known, is enough for the GPU request, [d].
 
-        Without `exact`, memory in use that requests explain does not count: a late sample still
-        shows pods that have since left."""
+        Without `exact`, a device also passes if the request fits by requests and no more memory is
+        in use than pods had reserved: a late sample still shows pods that have since left."""
         cards = self._seen.of(query)
         if self.exact:
             return np.asarray(~(query.take_devices(cards.free_mib) < gpu_readings.asked_mib(query)))
         return ~short_of_memory(query, cards.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes, [n]: with `exact` by the original's score, otherwise by the mean over GPUs
-        for pods without a device score."""
+        """Score nodes, [n]: with `exact` by the original's score, otherwise by the mean of their
+        GPUs' scores. Without `exact`, return None for pods whose GPUs are scored one by one."""
         cards = self._seen.of(query)
         if self.exact:
             scores = cards.exact_scores
@@ -74,7 +74,8 @@ class GeniusPolicy(Policy):
         return query.sum(thousandths) // np.maximum(query.gpus, 1)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score (static + 2·dynamic)/3 in `STEPS`, then the least room first, [d]; 0 with `exact`.
+        """Score (static + 2·dynamic)/3 in whole numbers from 0 to `STEPS`; of equal scores the GPU
+        with the least room is best, [d]. Score 0 with `exact`.
 
         The original chooses no GPU: processes use the first one that they see."""
         if self.exact:
@@ -95,7 +96,7 @@ class GeniusPolicy(Policy):
 
 
 class _Cards:
-    """Static features and readings of all GPUs, once per snapshot, [D] each.
+    """Static features and readings of all GPUs, computed once per snapshot, [D] each.
 
     `features` are the five static ones, `rank` their mean relative to the cluster's best GPU; `use`
     are power, encoder and decoder as shares of 1, NaN if unknown."""
@@ -118,8 +119,8 @@ class _Cards:
 
     @functools.cached_property
     def exact_scores(self) -> Ints:
-        """Scores uint64(static + 2·dynamic) of every node, [N], divided by sums over the whole
-        cluster."""
+        """Scores uint64(static + 2·dynamic) of every node, [N]; each GPU's value is divided by the
+        sum over the whole cluster."""
         cards, count = self.table.devices, np.maximum(self.table.gpus, 1)
         static = np.zeros(self.table.count)
         for weight, column in zip(STATIC.ravel(), np.nan_to_num(self.features), strict=True):

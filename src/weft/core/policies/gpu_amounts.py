@@ -23,12 +23,14 @@ def free_share(query: Query) -> Ints:
 
 
 def free_milli(query: Query) -> Ints:
-    """Return the free amount over each node's GPUs, thousandths of a GPU, [n]."""
+    """Sum the free amounts of each node's GPUs, by memory or cores as the pod requests, thousandths
+    of a GPU, [n]."""
     return query.sum(free_share(query)) if by_memory(query) else query.milli_free
 
 
 def asked_milli(query: Query) -> Ints | int:
-    """Sum the pod's requests, thousandths of a GPU: [n], or one number for all nodes."""
+    """Sum the pod's requests, in thousandths of a GPU: [n] if they depend on the node's GPU size,
+    otherwise one number."""
     if not by_memory(query):
         return query.demand.milli
     sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)
@@ -37,8 +39,9 @@ def asked_milli(query: Query) -> Ints | int:
 
 
 def standing(query: Query) -> Ints:
-    """Return the amounts that rank devices, [d]: for a share each device's room (MiB or milli), for
-    whole GPUs, which are all alike, the number of idle GPUs on the node."""
+    """Return the amounts by which devices are ranked, [d]: for a share the device's room (MiB or
+    thousandths of its cores); for whole GPUs, which are all alike, the number of idle GPUs on the
+    node."""
     if query.need is not None and query.need.whole:
         return query.idle.take(query.device_node)
     return query.room

@@ -14,8 +14,8 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, Si
 from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, LedgerTable
 
 BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
-"""CARMA's limits for SM activity, occupancy and DRAM activity: above them, another pod would mostly
-wait."""
+"""CARMA's limits for SM activity, SM occupancy and DRAM activity: from the first and one of the
+others on, another pod would mostly wait."""
 MARGIN_MIB = 2048
 """Memory that must be measured free beyond a pod's request if the pod shares a GPU (CARMA)."""
 STALE_FACTOR = 1.25
@@ -31,11 +31,11 @@ DRAM = ("dram_active_ratio", "memory_copy_ratio")
 class GpuReadingColumns:
     """Readings of one snapshot for one table, [D] each.
 
-    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; old readings of SM and DRAM are
-    raised; `most_sm` is the newest sample of SM if above the mean. `utilisation` is GPU_UTIL while
-    FRESH, `free_mib` the newest free memory, `promised_mib` the most memory reserved by pods since
-    that sample. `memory_is_fresh` marks GPUs whose memory may be lent, `known` those whose load is
-    not MISSING, `busy` those that CARMA's gate excludes."""
+    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; STALE readings of SM and DRAM are
+    raised. `most_sm` is the larger of the mean and the newest sample of SM. `utilisation` is
+    GPU_UTIL while FRESH, `free_mib` the newest free memory, `promised_mib` the most memory reserved
+    by pods since that sample. `memory_is_fresh` marks GPUs whose memory may be lent, `known` those
+    whose load is not MISSING, `busy` those that CARMA's gate excludes."""
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
         self.view, self.table = view, table
@@ -68,8 +68,8 @@ class GpuReadingColumns:
         return load_of(self.memory, self.sm, self.dram, self.power)
 
     def first(self, *columns: str) -> tuple[Floats, Bytes]:
-        """Return values and freshness; each GPU's from the first of the columns that has a value,
-        [D]."""
+        """Return values and freshness, [D]; for each GPU from the first of these columns that has a
+        value."""
         values, ages = self.view.over(self.table, columns[0])
         for column in columns[1:]:
             more, more_ages = self.view.over(self.table, column)
@@ -151,7 +151,7 @@ def may_borrow(query: Query) -> Bools:
     """Mask of devices that fit by requests, or on which the pod may borrow memory, [d].
 
     Unless a similar pod was watched from start to end, the pod's memory need is unknown, and the
-    lenders may need their memory a minute later. Then at most one GPU of a node may be
+    pods whose idle memory is lent may need it a minute later. Then at most one GPU of a node may be
     overcommitted."""
     if query.demand.expected_mib:
         return np.ones(len(query.device_pods), dtype=np.bool_)
@@ -172,12 +172,12 @@ def has_compute_left(query: Query, readings: GpuReadingColumns) -> Bools:
 
 
 def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int = 0) -> Bools:
-    """Mask of devices with less memory free than the request and a margin, [d]; unknown is not
-    short.
+    """Mask of devices with less memory free than the request and a margin, [d]; a device whose free
+    memory is unknown is not short.
 
-    Requests decide instead if the GPU request fits by requests, and the memory in use is at most
-    what pods had reserved when it was measured, plus the reserve: the reading is then of pods that
-    have left or will not grow."""
+    Nor is a device short if the request fits by requests, and no more memory is in use than pods
+    had reserved when it was measured, plus the reserve: the reading is then of pods that have left
+    or will not grow."""
     free = query.take_devices(readings.free_mib)
     short = np.asarray(free < needed_mib(query) + margin_mib)
     if not short.any():

@@ -1,10 +1,10 @@
 """Interference: share a GPU only if the predicted slowdown of every pod stays within bounds.
 
-- admit  the upper slowdown of latency-critical pods is within their bound and their own slowdown
-         limit, and all pods together do at least the work of `gain` GPUs; GPUs without a
+- admit  the predicted upper slowdown of latency-critical pods is within their bound and their own
+         slowdown limit, and all pods together do at least the work of `gain` GPUs; GPUs without a
          prediction are judged by measured use
-- wait   while few pods wait, a whole GPU will soon be free: then sharing must gain more and slow
-         batch pods less than while many wait
+- wait   while few pods wait, a whole GPU will soon be free: then a shared GPU must gain more, and
+         slow batch pods down less, than while many pods wait
 - score  sum of speeds after − before − 0.5 · latency-critical pods' loss + the bonus of a GPU in
          use; of equal GPUs the one that leaves the least fragments
 - match  if several pods wait, the assignment of pods to GPUs with the largest sum
@@ -60,14 +60,14 @@ from weft.model.request import LATENCY_CRITICAL
 # --- time of pods together on a GPU ---------------------------------------------------------------
 
 MOST = 4
-"""Sets of this many pods or more are not considered."""
+"""Sets of this many co-residents or more are not considered."""
 SPEEDS_KEPT = 4096
-"""Number of cached speeds of a pod in a set, per GPU model."""
+"""Maximum number of cached speeds (of a pod with a set of co-residents), per GPU model."""
 
 
 def finishes(work: Floats, slower: Floats) -> Floats:
-    """Return the time at which each pod ends, [k, d]. Rows with work 0 are empty. `slower` [k, k,
-    d] is the log slowdown of each pod by each other."""
+    """Return the time in seconds at which each pod ends, [k, d]. Rows with work 0 stand for no pod.
+    `slower` [k, k, d] is the log slowdown of each pod by each other."""
     remaining, end = work.copy(), np.zeros_like(work)
     for _ in range(len(work)):
         runs = remaining > 0.0
@@ -156,7 +156,8 @@ class Remaining:
 
 
 class OverlapTime:
-    """The query's GPUs on which every pod states its duration, as of `residencies.now_ns`."""
+    """Times at which pods end on those of the query's GPUs where every pod states its duration, and
+    what a further pod there would cost; as of `residencies.now_ns`."""
 
     def __init__(self, query: Query, remaining: Remaining, view: InterferenceView) -> None:
         table, pods = query.table, query.device_pods
@@ -178,7 +179,7 @@ class OverlapTime:
         self._empty_s = np.sort(self._end.max(axis=0))
 
     def only(self, devices: Bools) -> "OverlapTime":
-        """Restrict the object to some of the query's devices; `wait_s` still counts all of them."""
+        """Return a copy for some of the query's devices; `wait_s` still counts all of them."""
         few, positions = copy.copy(self), np.flatnonzero(devices.take(self.devices))
         few.devices, few._kinds, few._pods = (
             column.take(positions) for column in (self.devices, self._kinds, self._pods)
@@ -188,10 +189,10 @@ class OverlapTime:
         return few
 
     def pays(self, shape: Shape, waiting: int, away: float) -> Bools:
-        """Mask of `devices` where joining costs less than waiting for a GPU of its own.
+        """Mask of `devices` where joining costs less than waiting for an empty GPU, in seconds.
 
-        `away` is the number of waiting pods per GPU: each second of GPU time saved lets all of them
-        start that much sooner in sum."""
+        `away` is the number of waiting pods per GPU: each second of GPU time saved lets waiting
+        pods start `away` seconds sooner in sum."""
         later, saved = self.costs(shape.application, shape.expected_s)
         return np.asarray(later < self.wait_s(waiting) + away * saved)
 
@@ -202,8 +203,9 @@ class OverlapTime:
         return float(self._empty_s[last] + rounds * self._empty_s[-1])
 
     def costs(self, application: str, takes_s: float) -> tuple[Floats, Floats]:
-        """Compute the effect, in seconds, of such a pod joining each of `devices`: how much later
-        all pods end in sum, and how much less GPU time they use than one after the other."""
+        """Compute the effect, in seconds, of a pod of this application, with `takes_s` seconds of
+        work, joining each of `devices`: how much later all pods end in sum, and how much less GPU
+        time they use than one after the other."""
         later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
         for count, at in self._by_size():
             joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
@@ -252,8 +254,8 @@ MOST_COLUMNS = 256
 """Maximum number of GPUs in one matching."""
 MOST_SHAPES = 1024
 MOST_UNLIKE = 48
-"""Maximum number of different shapes of other pods in one matching, the first that wait: about 20
-ms."""
+"""Maximum number of different shapes of other pods in one matching, the first in the order of
+waiting; this many take about 20 ms."""
 UNKNOWN_MOST = 2
 """Maximum number of pods on a GPU that is judged by measured use."""
 PRIOR = {LATENCY_CRITICAL: 0.15}
@@ -263,19 +265,23 @@ CALM_SM = 0.3
 Most = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Maximum number of pods on a GPU."""
 POINTS = 1_000_000
-"""Points for a value of 1; fgd's 0 to 100 only decide between equals."""
+"""Points for a gain of 1 (the work of a whole GPU); fgd's 0 to 100 only decide between equals."""
 
 
 class InterferencePolicy(Policy):
     """Lets pods share a GPU by predicted slowdown, and matches waiting pods with GPUs.
 
     `critical` and `batch` limit the slowdown of latency-critical and batch pods (best-effort pods
-    have no limit); a latency-critical pod may set a lower limit. `gain` is the least sum of speeds,
-    `most` the maximum number of pods on a GPU, `most_small` the maximum if all are latency-critical
-    and small, `bonus` the value of using a GPU already in use, which saves energy."""
+    have no limit); a latency-critical pod may set a lower limit. `gain` is the least sum of speeds
+    on a shared GPU, raised by up to `patience` while few pods wait; with `overlap`, the ends of
+    pods with stated durations are computed instead. `most` is the maximum number of pods on a GPU,
+    `most_small` the maximum if all are latency-critical and small, `bonus` the value of using a GPU
+    already in use, which saves energy."""
 
     name = "interference"
-    summary = "GPUs are shared where predicted slowdown stays within bounds; pods are matched"
+    summary = (
+        "shares GPUs where predicted slowdown stays within bounds; matches waiting pods with GPUs"
+    )
     source = "Weft; matching after Co-scheML and MuxFlow"
     reads = frozenset({"signals", "occupants", "co_residents", "pending", "residencies"})
     inputs: Mapping[str, Any] = {INTERFERENCE: InterferenceTable, **Fgd.inputs}
@@ -301,7 +307,7 @@ class InterferencePolicy(Policy):
             if not value >= 1:
                 raise BadInputError(
                     f"policy {self.name}, option {option}",
-                    f"{value} is not a bound; write 1 or more",
+                    f"{value} is not allowed; write 1 or more",
                 )
         self._joining = SharingCost(interference_table.NO_INTERFERENCE, bounds, bonus)
         self._judged = CoResidentCache(self._joining, sharing_cost.CROWD, most, bounds.most_small)
@@ -331,7 +337,8 @@ class InterferencePolicy(Policy):
         return self._admitted(query)[0]
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score with fgd the nodes on which there is only one way to place the pod, [n]."""
+        """Score nodes with fgd for a pod that requests whole GPUs or none, [n]; None for all other
+        pods."""
         return self._fgd.score_nodes(query)
 
     def score_devices(self, query: Query) -> Ints | None:
@@ -341,8 +348,8 @@ class InterferencePolicy(Policy):
         return np.asarray(points + self._fragments(query, points))
 
     def _fragments(self, query: Query, points: Ints) -> Ints:
-        """Score with fgd (0 to 100) only each node's best devices, one per group of equal ones,
-        [d]."""
+        """Score with fgd (0 to 100) only each node's devices with the most points, one of each
+        group of equal devices, [d]."""
         best = query.max(np.where(query.device_fits, points, 0), 0).take(query.device_node)
         alone = query.about(query.demand)
         alone.narrow(query.device_fits & (points == best))
@@ -393,10 +400,11 @@ class InterferencePolicy(Policy):
         return chosen
 
     def _rivals(self, query: Query, gpus: Ints, pending: Sequence[Shape]) -> list[Shape]:
-        """List the waiting pods' shapes that could take one of these GPUs, including the pod's own.
+        """List the shapes of waiting pods that could take one of these GPUs, including the pod's
+        own.
 
-        There are at most `MOST_UNLIKE` different ones. A pod that could take none of the GPUs would
-        not change the matching."""
+        At most `MOST_UNLIKE` different shapes of other pods are listed. A pod that could take none
+        of the GPUs would not change the matching."""
         milli = int(query.device_milli_free.take(gpus).max())
         mib = int(query.device_memory_strict.take(gpus).max())
         is_idle, own = bool(query.device_idle.take(gpus).any()), query.demand.shape
@@ -410,8 +418,8 @@ class InterferencePolicy(Policy):
         return rivals
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
-        """Return the overlap of pods with stated durations; None if no GPU, or no waiting pod, has
-        any."""
+        """Return the ends of pods on the query's GPUs; None if there is no GPU on which every pod
+        states its duration, or no waiting pod states one."""
         residencies = query.residencies
         if not (self._overlap and residencies.expected and any(pod.expected_s for pod in pending)):
             return None
@@ -425,8 +433,8 @@ class InterferencePolicy(Policy):
     ) -> tuple[Bools, Floats]:
         """Return a mask of devices where joining beats waiting, and the gain of joining, [d] each.
 
-        With as many waiting pods as GPUs, a whole GPU is a whole job's time away. If all pods state
-        their duration, the wait and the overlap are computed instead."""
+        With as many waiting pods as GPUs, a pod waits for a whole GPU about as long as a job runs.
+        If all pods state their duration, the wait and the overlap are computed instead."""
         _, value, judged_by, stretch = self._judged.over(query)
         away = waiting / max(1, int(query.table.usable_gpus.sum()))
         floor = self._floor + self._patience * max(0.0, 1.0 - away)
@@ -479,8 +487,8 @@ class InterferencePolicy(Policy):
 
 
 def _could_take(shape: Shape, milli: int, mib: int, *, is_idle: bool) -> bool:
-    """Return True if a request of this shape may fit a GPU with this much free: necessary, not
-    sufficient, and far cheaper than a query."""
+    """Return False if a request of this shape cannot fit a GPU with this much free. True is no
+    promise; the check is far cheaper than a query."""
     if len(shape.gpu_requests) != 1:
         return False
     asks = shape.gpu_requests[0]

@@ -5,7 +5,8 @@
 - kube-knots-cbp   shares a GPU whose memory is uncorrelated with the pod's, and lends idle memory
 - kube-knots-pp    as cbp; if that refuses, free memory forecast by a regression decides
 - ferikoglou       rules as published: requests, then steady memory, then its forecast; no reserve
-- ferikoglou-safe  these rules within the ledger: lends idle memory, less a reserve, while FRESH"""
+- ferikoglou-safe  these rules within the ledger: lends idle memory, less a reserve, if readings are
+                   FRESH"""
 
 from typing import Literal
 
@@ -35,7 +36,7 @@ class SmallestFirst(Policy):
     it first in a profile, before a policy that scores."""
 
     name = "smallest-first"
-    summary = "any node that fits; pods that ask the least go first"
+    summary = "any node that fits; pods that request the least GPU memory go first"
     source = "Kube-Knots' scheduler (ECE-Diploma)"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
@@ -50,8 +51,8 @@ def gpu_memory_mib(pod: PodRequest) -> int:
 
 
 ROUND_NS = 5_000_000_000
-"""Kube-Knots orders the pods that arrived within 5 s. Without such rounds a small pod would wait
-for as long as larger pods keep arriving."""
+"""Pods that arrived within this time (5 s) are ordered by size, as in Kube-Knots. Without such
+rounds a small pod would wait for as long as larger pods keep arriving."""
 
 
 def largest_first(pod: PodRequest) -> tuple[int, ...]:
@@ -86,14 +87,15 @@ TREND_ABOVE = 0.35
 LEAST_SAMPLES = 20
 """Least number of samples for a decision (as published)."""
 SERIES = ("memory_free_mib.cov", "window.samples")
-"""Columns without which a window is unknown."""
+"""Columns that must be FRESH for a GPU's memory trend to be trusted."""
 
 
 class MemoryTrend:
     """Statistics of memory for all devices of a table, [D] each, NaN if unknown.
 
-    `cov` and `autocorrelation` of free memory, `used_p80_mib`, `predicted_mib` free, and `next_sm`,
-    the forecast share of SMs. `long` marks windows with enough samples, `fresh` those whose
+    `cov` (coefficient of variation) and `autocorrelation` are those of free memory; `used_p80_mib`
+    is the 80th percentile of used memory, `predicted_mib` the forecast free memory, `next_sm` the
+    forecast share of SMs in use. `long` marks windows with enough samples, `fresh` those whose
     readings are FRESH too."""
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
@@ -124,11 +126,12 @@ Reading = Literal["correlation", "cov"]
 
 
 class KubeKnotsCbp(Policy):
-    """Correlation-based provisioning, the largest requests of a round first.
+    """Correlation-based provisioning (CBP), the largest requests of a round first.
 
-    `reading` selects the "correlation": that of the application's series with the GPU's, or the
-    coefficient of variation of the GPU's free memory. If the application was never seen alone, a
-    small latency-critical pod counts as uncorrelated; otherwise the second reading decides."""
+    `reading` chooses what must be low for a pod to share a GPU: `correlation`, of the application's
+    series with the GPU's, or `cov`, the coefficient of variation of the GPU's free memory. If the
+    application was never seen alone on a GPU, a small latency-critical pod counts as uncorrelated,
+    and for all other pods `cov` decides."""
 
     name = "kube-knots-cbp"
     summary = "GPUs in use whose memory is steady, the most free first; lends idle memory"
@@ -157,7 +160,7 @@ class KubeKnotsCbp(Policy):
         return np.asarray((query.device_pods == 0) | gpu_readings.fits_requests(query) | lends)
 
     def _willing(self, query: Query) -> Bools:
-        """Mask of GPUs whose trend is known and admits the pod, [d]."""
+        """Mask of GPUs whose memory trend is known and admits the pod, [d]."""
         trend = self._trend.of(query)
         return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
 
@@ -173,8 +176,8 @@ class KubeKnotsCbp(Policy):
         return np.where(np.isnan(together), steady, together < TOGETHER)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score in four classes, [d]: shared GPUs with a known trend that admits the pod, the most
-        free first; unknown trend, as binpack; idle GPUs; the remaining ones."""
+        """Score in four classes, [d], the best first: shared GPUs with a known trend that admits
+        the pod, the most free first; GPUs of unknown trend, as binpack; idle GPUs; all others."""
         if query.need is not None and query.need.whole:
             return -standing(query)
         trusted = query.take_devices(self._trend.of(query).fresh)
@@ -190,7 +193,8 @@ INFERENCE_SM = 0.15
 
 
 class KubeKnotsPp(KubeKnotsCbp):
-    """Peak prediction: judges a GPU by its forecast if its free memory has a trend.
+    """Peak prediction (PP): as CBP, and admits GPUs whose free memory has a trend and is forecast
+    to be enough.
 
     The trend's autocorrelation must exceed `trend_above`. A latency-critical pod shares no GPU that
     is forecast to have no SMs left for it."""
@@ -228,7 +232,9 @@ class Ferikoglou(SmallestFirst):
     up. The ledger limits it to the cluster's declared overcommit."""
 
     name = "ferikoglou"
-    summary = "smallest first; beyond requests where memory is steady or forecast to be enough"
+    summary = (
+        "smallest pods first; exceeds requests where memory is steady or forecast to be enough"
+    )
     source = "Ferikoglou et al. (PARMA-DITAM 2021), ECE-Diploma"
     reads = frozenset({"signals", "occupants"})
     unsafe = "as published: no reserve, old samples count, pods that warm up are not waited for"
@@ -269,13 +275,13 @@ def _fits_card(query: Query) -> Bools:
 class FerikoglouSafe(Ferikoglou):
     """Applies Ferikoglou's three rules, but samples must be FRESH and the ledger limits lending.
 
-    It lends only memory that the GPU's pods were measured not to need, keeps the reserve, and stays
-    within the declared harvest limit. The smallest of the pods that arrived within `round_s`
-    seconds goes first; with 0 the smallest of all, as published, so that larger pods wait while
-    smaller ones arrive."""
+    Only memory that the GPU's pods were measured not to need is lent, less a reserve, and within
+    the declared harvest limit. The smallest of the pods that arrived within `round_s` seconds goes
+    first; with 0 the smallest of all, as published, so that larger pods wait while smaller ones
+    arrive."""
 
     name = "ferikoglou-safe"
-    summary = "ferikoglou within a reserve, on fresh samples, pods that warm up waited for"
+    summary = "ferikoglou with a reserve, on fresh samples, after the GPU's pods have warmed up"
     source = "Ferikoglou's rules on Weft's ledger"
     unsafe = ""
     harvests = True

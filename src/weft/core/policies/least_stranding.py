@@ -2,7 +2,8 @@
 
 A node's state has a cost in thousandths of a GPU: free shares that popular shares do not complete,
 scarce models, slots for pods of several GPUs, and GPUs left without CPU or memory. The place whose
-cost rises least wins. Whole GPUs are taken first idle first; pods without a GPU are scored alike.
+cost rises least wins. Of whole GPUs, a node's first idle ones are taken. For a pod without a GPU,
+nodes are scored in the same way.
 
   score_devices, score_nodes   each place as if it were taken:
   _now                         the free amounts, and their worth (`stranding_prices`)
@@ -57,12 +58,11 @@ _UNSCORED = -(1 << 40)
 """Score of devices that are not scored one by one; lower than any real score."""
 
 _MANY = 256
-"""Number of nodes from which on a query uses cached states, and is answered per node if
-possible."""
+"""Queries about more nodes than this use cached states, and are answered per node if possible."""
 
 USUAL_PODS, GPU_PART = 200, 1 / 40
-"""Prices are recomputed after this many pods, or when this part of all GPUs was allocated or freed:
-in FGD's experiment that many pods take about that part; in a smaller cluster fewer do."""
+"""Prices are recomputed after this many pods, or when this part of all GPUs was allocated or freed.
+In FGD's experiment that many pods take about that part; in a smaller cluster fewer pods do."""
 
 _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
@@ -98,8 +98,9 @@ SETTINGS: Mapping[str, _Constants] = {
 
 
 def learnt(turnover: float) -> _Constants:
-    """Interpolate between the settings by the turnover: the part of pods' holdings that reused
-    freed capacity. From a turnover of one half on, the constants are those of `living`."""
+    """Return the constants for this turnover, the part (0 to 1) of the pods' holdings that replaced
+    freed ones: those of `inflation` at 0, those of `living` from one half on, interpolated
+    between."""
     fixed, living, part = SETTINGS["inflation"], SETTINGS["living"], min(1.0, 2 * turnover)
     return _Constants(*((1 - part) * a + part * b for a, b in zip(fixed, living, strict=True)))
 
@@ -107,10 +108,12 @@ def learnt(turnover: float) -> _Constants:
 class LeastStranding(Policy):
     """Places pods with shared, whole or no GPUs for the least expected stranding.
 
-    `setting` chooses both constants, `learnt` interpolates by the turnover of capacity; `slack` and
-    `pack` each override one. Prices are recomputed after `pods_per_prices` arrivals, and when they
-    are `prices_age_s` old. The worth of a slot is its expected use to the power `slot_sharpness`.
-    `completion_rounds` and `completion_step` control the multiplicative weights."""
+    `setting` chooses the two constants of the cost; with `learnt`, they follow from the turnover of
+    capacity (see the function `learnt`). `slack` and `pack` each override one. Prices are
+    recomputed after `pods_per_prices` arrivals, and when they are `prices_age_s` old. A slot (idle
+    GPUs for a pod of several whole GPUs) is worth its expected use to the power `slot_sharpness`.
+    `completion_rounds` and `completion_step` control the multiplicative weights by which free
+    shares are valued."""
 
     name = "least-stranding"
     summary = "least GPU stranded: leftover parts, scarce models, multi-GPU slots, CPU and memory"
@@ -145,15 +148,16 @@ class LeastStranding(Policy):
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take popular pods for the next prices. After a histogram that includes pods without a GPU
-        (`POPULAR_PODS`), the other input is ignored."""
+        """Take popular pods for the next prices. Once a histogram came that includes pods without a
+        GPU (`POPULAR_PODS`), histograms of typical pods are ignored."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
             self._told_anew = True
         self._told_all |= name == POPULAR_PODS
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
-        """Compute the completion values in advance; they are cached."""
+        """Compute the worth of free shares for these popular pods in advance; the result is
+        cached."""
         if name == POPULAR_PODS or not self._told_all:
             Popularity(value, table.kinds, _usual_card(table), self._rounds)
 
@@ -178,7 +182,7 @@ class LeastStranding(Policy):
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Score nodes for pods without shared GPUs, [n]; for pods with several GPU requests, only
-        by the CPU and memory that they take. None for one shared GPU request."""
+        by the CPU and memory that they take. Return None for one shared GPU request."""
         need = query.need
         several = query.demand.mode == "many"
         if not several and need is not None and not need.whole:
@@ -222,7 +226,7 @@ class LeastStranding(Policy):
     def score_devices(self, query: Query) -> Ints | None:
         """Score each distinct fitting device as if it took the GPU request, [d].
 
-        With several GPU requests each step counts by itself, by its additional rise of the cost. If
+        Each of several GPU requests is scored by itself, by its additional rise of the cost. If
         requested memory is a different part of each GPU, the rise excludes the part that the pod
         takes."""
         need = query.need
@@ -265,11 +269,11 @@ class LeastStranding(Policy):
         return scores
 
     def _by_node(self, query: Query, now: NodeStates, part: int, places: "_Places") -> Ints:
-        """Score places that all lose the same share, [places].
+        """Score devices on each of which the pod takes the same share, [places].
 
         Terms that do not depend on the GPU's own share are computed once per node, and once more
-        for its idle GPUs. The sums are added in the same order as elsewhere, so that no bit
-        differs."""
+        for its idle GPUs. They are added in the same order as in `score_devices`, so that the
+        scores are equal to the last bit."""
         prices = self._priced(query.table)
         after = now.less(part, 0.0, 0).without(query)
         terms, before = prices.terms_of_both(after, now, self.constants.slack)
@@ -289,14 +293,14 @@ class LeastStranding(Policy):
         return _points(rise)
 
     def _is_beside_taken(self, query: Query, prices: StrandingPrices) -> bool:
-        """Return True if the part that the pod takes must not count as a cost: it differs between
-        devices, or another policy uses the score."""
+        """Return True if the part of the GPU that the pod takes must not count as a cost: it
+        differs between devices, or another policy uses the score."""
         need = query.need
         return self.is_part or (prices.sizes_differ and need is not None and need.asks_memory)
 
     def _states_kept(self, query: Query, prices: StrandingPrices) -> KeptStates | None:
-        """Return the cached states; None unless the query is about many nodes in their present
-        state."""
+        """Return the cached states of all nodes; None unless the query is about many nodes in their
+        present state."""
         if query.n <= _MANY or not query.table.uniform or query.hypothetical:
             return None
         cached = self._kept
@@ -305,9 +309,10 @@ class LeastStranding(Policy):
         return cached
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Return the parts of the score: completion, scarce models, slots, CPU and memory, packing.
+        """Return the parts of the score: worth of free shares, scarce models, slots, CPU and
+        memory, packing.
 
-        Completion excludes the part that the pod takes, which is the same everywhere."""
+        The first excludes the part of GPU that the pod takes, which is the same everywhere."""
         left = _left_by(query, devices)
         if left is None:
             return ()
@@ -348,8 +353,8 @@ class LeastStranding(Policy):
         return float(self._prices.popularity.completion[kind, share // 10])
 
     def _beside(self, before: NodeStates, after: NodeStates) -> dict[str, float | int | str]:
-        """Return how many of the node's GPUs stay free, and how many of them lack the usual CPU and
-        memory, with and without the pod."""
+        """Return how many of the node's GPUs stay free, and how many of these lack the usual CPU
+        and memory, with and without the pod."""
         facts: dict[str, float | int | str] = {}
         for end, states in (("_before", before), ("", after)):
             facts[f"left{end}"] = float(states.free[0]) / 1000
@@ -395,7 +400,7 @@ def _points(rise: Floats) -> Ints:
 
 
 def _usual_card(table: LedgerTable) -> int:
-    """Return the mean memory of a GPU, MiB."""
+    """Return the mean memory of the cluster's GPUs, MiB; without GPUs `USUAL_MIB`."""
     sizes = table.device_memory_total
     return int(sizes.sum()) // len(sizes) if len(sizes) else USUAL_MIB
 

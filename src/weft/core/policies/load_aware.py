@@ -24,7 +24,7 @@ FULL = 100_000
 """Score of a GPU without load, in thousandths of a point."""
 
 Bonus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-"""Points; a thousand times the maximum still sums up within 64 bits."""
+"""Points that idle GPUs lose; the maximum, in thousandths, still sums within 64 bits."""
 
 
 class LoadAware(Policy):
@@ -46,8 +46,8 @@ class LoadAware(Policy):
         self._seen = SnapshotCache(GpuReadingColumns)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Mask of idle GPUs, and of shared GPUs that pass CARMA's gate, [d]; a latency-critical pod
-        shares none whose load is MISSING.
+        """Mask of idle GPUs, and of shared GPUs that pass CARMA's gate, [d]. A latency-critical pod
+        shares no GPU whose load is MISSING.
 
         An idle GPU always passes: its readings are those of its last pod."""
         readings = self._seen.of(query)
@@ -57,7 +57,8 @@ class LoadAware(Policy):
         return np.asarray((query.device_pods == 0) | ~shut)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score 100·(1 − load), or 50 − 10 per pod if MISSING; in thousandths, [d]."""
+        """Score 100·(1 − load), or 50 − 10 per pod on the GPU if the load is MISSING; in
+        thousandths, [d]."""
         readings = self._seen.of(query)
         missing = FULL // 2 - FULL // 10 * query.device_pods
         free = (FULL * (1.0 - load(query, readings))).astype(np.int64)
@@ -66,14 +67,15 @@ class LoadAware(Policy):
 
 
 def gate(query: Query, readings: GpuReadingColumns) -> Bools:
-    """Mask of devices on which a pod would wait for SM or DRAM, or find too little memory, [d]."""
+    """Mask of devices that are closed to a further pod, [d]: it would wait for SM or DRAM, or find
+    too little memory."""
     short = short_of_memory(query, readings, gpu_readings.MARGIN_MIB)
     return np.asarray(query.take_devices(readings.busy) | short)
 
 
 def load(query: Query, readings: GpuReadingColumns) -> Floats:
-    """Return the weighted mean of all readings, 0..1, [d]; reserved memory counts if memory is not
-    measured."""
+    """Return the weighted mean of all readings, 0..1, [d]; if memory is not measured, reserved
+    memory counts instead."""
     loads = query.take_devices(readings.load)
     unknown = np.isnan(loads).nonzero()[0]
     if len(unknown):
@@ -92,14 +94,15 @@ MEMORY, OVERLOAD = 1.3, 1.6
 """Weights of memory, and of utilisation above 100 %."""
 
 PRIOR_PERCENT = {"latency-critical": 15}
-"""GPU utilisation expected of a pod of this class: inference."""
+"""GPU utilisation expected of a pod of this class, which is for inference."""
 TRAINING_PERCENT = 90
 """GPU utilisation expected of all other pods, which train, and of running pods without
 measurements."""
 
 
 class Horus(Policy):
-    """Chooses the GPU with the lowest cost: 1.3·memory + expected utilisation + pods on the GPU."""
+    """Chooses the GPU with the lowest cost: 1.3·memory + distance of the expected utilisation from
+    100 % (1.6 times above 100 %) + pods on the GPU."""
 
     name = "horus"
     summary = "the GPU with the lowest cost of memory, expected utilisation and co-residents"

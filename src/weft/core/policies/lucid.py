@@ -1,4 +1,5 @@
-"""Lucid: gives applications points by how badly they share; a pair may have two points in total."""
+"""Lucid: gives applications points by how badly they share; a pair may have at most two points in
+total."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,19 +19,20 @@ MOST = 2
 LIMIT = 2
 """Maximum points of a pair."""
 POOR_SPEED, FAIR_SPEED = 0.85, 0.95
-"""Limits of the mean speed when sharing: an application below the first has 2 points, below the
-second 1."""
+"""Limits of an application's mean speed when sharing: below the first it has 2 points, below the
+second 1 point, otherwise none."""
 UNKNOWN_POINTS = 2
 
 
 class Lucid(Policy):
-    """Chooses an empty GPU first, otherwise one whose only pod has the fewest points; at most two
-    points in total.
+    """Chooses an empty GPU first, otherwise one whose only pod has the fewest points; both pods of
+    a pair have at most two points in total.
 
     Points come from an application's predicted speed when it shares with each known application,
-    and from the speed that it leaves to them. An unknown application has 2 points. Forbidden pairs
-    never share. The original derives the class of a job from its profile, and also uses job
-    durations, which are not known here. This is our own implementation of the published rule."""
+    and from the speed that it leaves to that application. An unknown application has 2 points.
+    Forbidden pairs never share. The original derives the class of a job from its profile, and also
+    uses job durations, which are not known here. This is our own implementation of the published
+    rule."""
 
     name = "lucid"
     summary = "an empty GPU, else a pair of applications whose sharing scores add up to at most two"
@@ -55,7 +57,7 @@ class Lucid(Policy):
         return np.asarray(self._judged.over(query)[0] <= LIMIT)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score an empty GPU 1, and others minus the points of the pair, [d]."""
+        """Score an empty GPU 1, and a GPU in use minus the points of the pair, [d]."""
         points = self._judged.over(query)[0]
         return np.asarray(np.where(query.device_pods == 0, 1, -points)).astype(np.int64)
 
@@ -85,7 +87,8 @@ class Lucid(Policy):
 
 
 def _points(view: InterferenceView, model: str) -> list[int]:
-    """Return the points of every known application, and last those of unknown applications."""
+    """Return the points of every known application, and at the end those of an unknown
+    application."""
     size = view.unknown
     card = view.of(model)
     mean, upper = card.mean[:size, :size], card.upper[:size, :size]

@@ -14,11 +14,11 @@ from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
 
 
 class NanoBinpack(Policy):
-    """Prefers full nodes, rated before placement. Containers are placed largest first; of equal
-    ones the last."""
+    """Prefers full nodes, rated before placement. Containers are placed largest first; of equally
+    large ones the last goes first."""
 
     name = "nano-binpack"
-    summary = "the fullest node with few GPUs, the GPU with the least percent left"
+    summary = "the fullest node with few GPUs, and on it the GPU with the smallest free share"
     source = "nano-gpu-scheduler v0.3, rater Binpack"
     last_request_first = True
 
@@ -29,7 +29,7 @@ class NanoBinpack(Policy):
         return np.asarray(used // (10 * np.maximum(gpus, 1)) - gpus)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Choose the GPU with the least left, the first of equals."""
+        """Choose the GPU with the least free (see `percent_left`), the first of equals."""
         return int(percent_left(query).take(fits).argmin())
 
 
@@ -41,11 +41,11 @@ def percent_left(query: Query) -> Ints:
 
 
 class NanoSpread(Policy):
-    """Prefers empty nodes, rated before placement. Containers are placed largest first; of equal
-    ones the last."""
+    """Prefers empty nodes, rated before placement. Containers are placed largest first; of equally
+    large ones the last goes first."""
 
     name = "nano-spread"
-    summary = "the node with the most idle GPUs, the GPU with the most percent left"
+    summary = "the node with the most idle GPUs, and on it the GPU with the largest free share"
     source = "nano-gpu-scheduler v0.3, rater Spread"
     last_request_first = True
 
@@ -54,14 +54,14 @@ class NanoSpread(Policy):
         return 100 * query.idle + query.milli_free // 100 - query.usable_gpus
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Choose the GPU with the most left, the last of equals."""
+        """Choose the GPU with the most free (see `percent_left`), the last of equals."""
         free = percent_left(query).take(fits)
         return len(fits) - 1 - int(free[::-1].argmax())
 
 
 class MeasuredLoads:
-    """Loads of GPUs as elastic's raters count them: the used parts of cores and memory, 0 to 2;
-    unknown counts 0."""
+    """Loads of GPUs as Elastic GPU's raters count them: the sum of the used parts of cores and
+    memory, 0 to 2; an unknown part counts as 0."""
 
     def __init__(self) -> None:
         self._tenths = SnapshotCache(_load_tenths)
@@ -75,7 +75,8 @@ class MeasuredLoads:
         return query.sum(np.where(query.device_usable, self.of_gpus(query), 0)) // 10
 
     def order(self, query: Query) -> Ints:
-        """Return the GPUs' rank, [d]: percent left + 50·(2 − ⌊load⌋), in tenths of a percent."""
+        """Return the numbers by which GPUs are ordered, [d]: percent free + 50·(2 − ⌊load⌋), in
+        tenths of a percent."""
         free = free_share(query) if _by_memory_alone(query) else query.device_milli_free
         return free + 500 * (2 - self.of_gpus(query) // 10)
 
@@ -94,11 +95,11 @@ def _by_memory_alone(query: Query) -> bool:
 
 
 class NanoLoadBinpack(NanoBinpack):
-    """Packs by load, as Elastic's load-aware rater with the two metrics of its policy file: cores
-    and memory used."""
+    """Packs by measured load, as Elastic's load-aware rater with the two metrics of its policy
+    file: cores and memory used."""
 
     name = "nano-load-binpack"
-    summary = "as nano-binpack, by measured use first"
+    summary = "as nano-binpack, but prefers GPUs measured in use"
     source = "elastic-gpu-scheduler, pull request 11, rater Binpack"
     reads = frozenset({"signals"})
 
@@ -111,8 +112,8 @@ class NanoLoadBinpack(NanoBinpack):
         return np.asarray(super().score_nodes(query) + more)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Choose the GPU with the least percent left plus 50 for each idle metric; the first of
-        equals."""
+        """Choose the GPU with the smallest sum of percent free and 50 for each idle metric, the
+        first of equals."""
         return int(self._loads.order(query).take(fits).argmin())
 
 
@@ -120,7 +121,7 @@ class NanoLoadSpread(NanoSpread):
     """Spreads by measured load, with the same loads as nano-load-binpack."""
 
     name = "nano-load-spread"
-    summary = "as nano-spread, what is measured in use last"
+    summary = "as nano-spread, but avoids GPUs measured in use"
     source = "elastic-gpu-scheduler, pull request 11, rater Spread"
     reads = frozenset({"signals"})
 

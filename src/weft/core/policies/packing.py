@@ -34,8 +34,8 @@ GPU_MILLI = 8_000
 
 
 class BestFit(Policy):
-    """Prefers the node with the least CPU and GPU cores left after placement; on it, the tightest
-    GPU."""
+    """Prefers the node with the least CPU and GPU cores left after placement; on it, the fitting
+    GPU with the least free."""
 
     name = "best-fit"
     summary = "the node with the least CPU and GPU left after placement"
@@ -53,11 +53,11 @@ class BestFit(Policy):
 
 
 class Binpack(Policy):
-    """Prefers the fitting GPU with the least free; for whole GPUs, the node with the fewest
-    idle."""
+    """Prefers the fitting GPU with the least free memory or cores; for whole GPUs, the node with
+    the fewest idle GPUs."""
 
     name = "binpack"
-    summary = "the GPU with the least free that still fits"
+    summary = "the GPU with the least free memory or cores that still fits"
     source = "gpushare's best fit, over all nodes"
 
     def score_devices(self, query: Query) -> Ints:
@@ -68,8 +68,8 @@ class Binpack(Policy):
 
 class GpuShare(Policy):
     """Chooses the GPU with the smallest free memory that is enough, of equals the lowest index, by
-    the default of `choose_device`. The original leaves the choice of the node to others, so the
-    first node that fits wins."""
+    the default of `choose_device`. The original leaves the choice of the node to kube-scheduler;
+    here the first node that fits wins."""
 
     name = "gpushare"
     summary = "on the first node that fits, the GPU with the least free memory that is enough"
@@ -77,8 +77,8 @@ class GpuShare(Policy):
 
 
 class DotProduct(Policy):
-    """Prefers the smallest product of requested and free CPU and GPU; on the node the tightest
-    GPU."""
+    """Prefers the node where requested × free, summed over CPU and GPU, is smallest; on it, the
+    fitting GPU with the least free."""
 
     name = "dot-product"
     summary = "the node where free × asked, summed over CPU and GPU, is smallest"
@@ -100,7 +100,7 @@ class GpuPacking(Policy):
     """Prefers GPUs in use, then idle GPUs, then idle nodes; on the node, the tightest GPUs."""
 
     name = "gpu-packing"
-    summary = "used GPUs before idle GPUs before idle nodes"
+    summary = "GPUs in use first, then idle GPUs of nodes in use, then idle nodes"
     source = "FGD (ATC'23), baseline GpuPacking"
 
     def score_nodes(self, query: Query) -> Ints | None:

@@ -33,8 +33,8 @@ def greedy_alike(
     """Return the GPU that `greedy` would give the first pod of kind `own`; −1 for none.
 
     Pods of a kind are alike, and GPUs of a group are alike: `costs` is [kinds, groups], +inf for
-    forbidden pairs. `waiting` has the pods' numbers of each kind and `gpus` the GPUs' of each
-    group, ascending: the order in which `greedy` would have been given them, pod by pod."""
+    forbidden pairs. `waiting` has the numbers of each kind's pods, and `gpus` those of each group's
+    GPUs, ascending: `greedy` would get the pairs in the order of these numbers."""
     next_pod, next_gpu = [0] * len(waiting), [0] * len(gpus)
     kinds, groups = (at.tolist() for at in np.nonzero(np.isfinite(costs)))
     cells = sorted(zip(costs[kinds, groups].tolist(), kinds, groups, strict=True))
@@ -71,7 +71,7 @@ def greedy_alike(
 
 
 def few_of_each(groups: Ints, most: int) -> Ints:
-    """Return the positions of the first `most` members of each group, in order."""
+    """Return the positions of the first `most` members of each group, ascending."""
     order = np.argsort(groups, kind="stable")
     of = groups.take(order)
     begins = np.searchsorted(of, of)
@@ -86,9 +86,10 @@ def load_solver() -> None:
 def most_valuable(values: Floats) -> Sequence[int]:
     """Compute the matching with the largest sum: for each row its column, −1 for none.
 
-    `values` [pods, GPUs]: pairs at 0 or below are never matched. Of equal sums the result is the
-    same on every machine, as SciPy's algorithm is deterministic."""
-    from scipy.optimize import linear_sum_assignment  # late: 0.2 s that few need (`load_solver`)
+    In `values` [pods, GPUs], pairs at 0 or below are never matched. If several matchings have the
+    largest sum, the same one is returned on every machine, as SciPy's algorithm is
+    deterministic."""
+    from scipy.optimize import linear_sum_assignment  # late, as few need it (`load_solver`)
 
     worth = np.maximum(values, 0.0)
     rows, columns = linear_sum_assignment(worth, maximize=True)

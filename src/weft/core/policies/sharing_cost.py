@@ -1,8 +1,8 @@
-"""Predicted gain of a pod that joins others on a GPU, and if joining is allowed.
+"""Predicted gain of a pod that joins others on a GPU, and whether it may join.
 
-There are three parts: the costs of co-residents to each other on a GPU model; the judgement of
-joining a set; and that judgement as one term of a policy with several. An unknown pair neither
-excludes a GPU nor favours it: the other terms decide."""
+There are three parts: the slowdowns of co-residents by each other on a GPU model; the judgement of
+a pod that joins a set of co-residents; and that judgement as one of several terms of a policy. An
+unknown pair neither excludes a GPU nor favours it: the other terms decide."""
 
 import math
 from itertools import permutations
@@ -45,7 +45,8 @@ ROUNDING = 1e-9
 """Tolerance, so that a slowdown exactly at its bound is accepted."""
 
 WORST, BELIEVED, EXPECTED = range(3)
-"""Kinds of log slowdown: the upper bound, the value that `CAUTION` interpolates, the mean."""
+"""Kinds of log slowdown: the upper bound; the value between mean and bound that `CAUTION` sets; the
+mean."""
 _PAIRS = 3
 
 
@@ -67,7 +68,7 @@ class JoinedSets(NamedTuple):
 
 
 class SetCosts:
-    """Costs within each set of `sets`, for one view and GPU model; `follow` adds new sets.
+    """Slowdowns within each set of `sets`, for one view and GPU model; `follow` adds new sets.
 
     Numbers may overflow to +inf, of which NumPy warns unless the caller disables that."""
 
@@ -91,7 +92,7 @@ class SetCosts:
         return same and sets.places == self._places
 
     def follow(self) -> None:
-        """Compute the costs of sets that were added to `sets` since the last call."""
+        """Compute the slowdowns in sets that were added to `sets` since the last call."""
         known, count = self._index.length, len(self._companies.members)
         if known < count:
             new = np.arange(known, count)
@@ -101,7 +102,7 @@ class SetCosts:
             self._add_columns(self._index_of_name.take(self._companies.application.take(new)), new)
 
     def joined(self, application: str, columns: Ints) -> JoinedSets:
-        """Compute the columns for these sets plus a pod of this application."""
+        """Compute the slowdowns in these sets if a pod of this application joined each."""
         faces, bad = self._facing(self._view.index_of(application))
         index = self._index.take(columns)
         met = faces.take(index, axis=1)
@@ -120,13 +121,14 @@ class SetCosts:
 
     @property
     def _nobody(self) -> int:
-        """Index of an empty place, which costs nothing: the one after that of unknown
+        """Index of an empty place, which slows nobody down: one above the index of unknown
         applications."""
         return self._view.unknown + 1
 
     def _facing(self, joining: int) -> tuple[Floats, Bools]:
-        """Return each application's loss from the joining one and its cost to it, [6, k], and masks
-        of forbidden and doubtful applications, [2, k]."""
+        """Return log slowdowns [6, k] with the joining application: three kinds for each
+        application, then three for the joining one next to it; and masks of forbidden and doubtful
+        applications, [2, k]."""
         card, size = self._card, self._nobody + 1
         faces, bad = np.zeros((2 * _PAIRS, size)), np.zeros((2, size), dtype=np.bool_)
         loses = _logs(card.upper[:, joining], card.mean[:, joining])
@@ -186,13 +188,14 @@ latency-critical pod with best-effort ones; not allowed as nothing is known; for
 
 
 CROWD = (0.0, 0.0, float(NEVER), 0.0)
-"""Column of a set that no pod may join."""
+"""Values for a set that no pod may join: allowed (0 or 1), gain, how it is judged, and the batch
+pods' largest slowdown ÷ limit."""
 CROWD_COLUMN = np.array(CROWD)[:, None]
 NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
-"""Column of an empty GPU."""
+"""Values for an empty GPU, in the order of `CROWD`."""
 
 MOST_VALUE, MOST_LOG = 1e9, 700.0
-"""Limits of a set's value, and of a log slowdown that is reported as a factor."""
+"""Limits of the gain of joining a set, and of a log slowdown that is reported as a factor."""
 _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
 """Signs for `JoinedSets.logs`: the worst as a slowdown, the other two as speeds."""
 
@@ -211,8 +214,8 @@ class SlowdownBounds(NamedTuple):
 
 
 class SharingCost:
-    """Judges if a pod may join co-residents, and its gain: a judge for `CoResidentCache`, which
-    considers sets of `most` pods and more only if all pods are small.
+    """Judges whether a pod may join co-residents, and with which gain. `CoResidentCache` calls it,
+    and considers sets of `most` pods and more only if all pods are small.
 
     A pod's log slowdown is the sum of the log slowdowns by each co-resident."""
 
@@ -240,7 +243,7 @@ class SharingCost:
         return columns
 
     def _of(self, sets: CoResidentSets, model: str) -> SetCosts:
-        """Return the costs of these sets on this GPU model."""
+        """Return the slowdowns within these sets on this GPU model."""
         costs = self._within.get(model)
         if costs is None or not costs.is_of(sets, self.view):
             self._within = {
@@ -251,7 +254,8 @@ class SharingCost:
         return costs
 
     def _judged(self, joining: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
-        """Compute the four columns, and a mask of sets that keep latency-critical pods' limits."""
+        """Compute the four values of each set (see `CROWD`), and a mask of sets that keep
+        latency-critical pods' limits."""
         critical, batch, gain, _, _ = self.bounds
         own = co_residents.CLASS_OF.get(joining.job_class, ANY_CLASS)
         classes = np.concatenate([together.classes, np.full((1, together.classes.shape[1]), own)])
@@ -318,7 +322,8 @@ def _times(log: float) -> float:
 
 
 def _judged_by(own: int, together: JoinedSets) -> Ints:
-    """Return how a pod of this class is judged with each set of co-residents."""
+    """Return how a pod of this class is judged with each set of co-residents: `KNOWN`, `BY_USE` and
+    so on."""
     classes = together.classes
     guess = np.full(classes.shape[1], BY_USE)
     if own == CRITICAL:
@@ -347,12 +352,13 @@ NO_MIX = Weights(0.0, 1.0, 1.0)
 MOST = 4
 """Sets of this many pods or more are not predicted."""
 UNKNOWN_VALUE = 0.5
-"""Value of an unknown pair: halfway between an empty GPU and one that brings no gain."""
+"""Gain assumed for an unknown pair: halfway between an empty GPU (1) and a GPU that brings no gain
+(0)."""
 
 
 class InterferenceTerm:
-    """Predicted interference as a term of a policy: limits that co-residents must keep, and the
-    gain of joining."""
+    """Predicted interference as one term of a policy: limits on the slowdown of co-residents, and
+    the gain of joining a GPU."""
 
     def __init__(self) -> None:
         self._joining = SharingCost(
@@ -391,11 +397,13 @@ class InterferenceTerm:
         return self._joining.predictions(shape, co_residents, model) if self.known else ()
 
     def mix(self, query: Query, stranding: Ints, load: Ints) -> Ints:
-        """Sum predicted gain, stranding and load by weight, each 0 to 100, in thousandths, [d]."""
+        """Add predicted gain, stranding and load, each 0 to 100, by the weights `MIX`; in
+        thousandths, [d]."""
         points = MIX.own * 100_000.0 * self.value(query) + MIX.stranding * stranding
         return np.asarray(np.rint(points + MIX.load * load)).astype(np.int64)
 
     def value(self, query: Query) -> Floats:
-        """Return the gain of joining each GPU, 0 to 1 (an empty GPU); a half if unknown, [d]."""
+        """Return the gain of joining each GPU, from 0 to 1 (an empty GPU); a half if the gain is
+        unknown, [d]."""
         _, value, judged_by, _ = self._judged.over(query)
         return np.asarray(np.where(judged_by == KNOWN, np.clip(value, 0.0, 1.0), UNKNOWN_VALUE))

@@ -15,16 +15,17 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 class SpreadPolicy(Policy):
-    """Prefers the fitting GPU with the most free; for whole GPUs, the node with the most idle.
+    """Prefers the fitting GPU with the most free memory or cores; for whole GPUs, the node with the
+    most idle GPUs.
 
     Of nodes whose best GPUs are equal, the one with the most free on all its GPUs wins."""
 
     name = "spread"
-    summary = "the GPU with the most free, on the emptiest of nodes whose best GPUs are alike"
+    summary = "the emptiest GPU; among nodes whose emptiest GPUs are equal, the emptiest node"
     source = "the usual counterpart of binpack"
 
     def score_devices(self, query: Query) -> Ints:
-        """Score thousands of the free amount (MiB for a memory request, otherwise thousandths of a
+        """Score 1000 times the free amount (MiB for a memory request, otherwise thousandths of a
         GPU), plus up to 999 for the mean free thousandths of the node's GPUs, [d]."""
         usable = np.maximum(query.sum(query.device_usable), 1)
         node = np.minimum(free_milli(query) // usable, 999)
@@ -32,10 +33,11 @@ class SpreadPolicy(Policy):
 
 
 class Exclusive(Policy):
-    """Gives pods idle, whole GPUs only: each GPU request becomes one for as many whole GPUs.
+    """Gives pods idle, whole GPUs only: a request for shares of some GPUs becomes a request for
+    that number of whole GPUs.
 
     The requested memory is still the least memory of each GPU. A total of memory to be split stays
-    as requested, as the number of GPUs depends on the node; its GPUs are idle too."""
+    as requested, as the number of GPUs depends on the node; the GPUs that share it are idle too."""
 
     name = "exclusive"
     summary = "idle GPUs only, each for one pod"
@@ -64,11 +66,11 @@ def _whole(gpu_request: GpuRequest) -> GpuRequest:
 class Random(Policy):
     """Chooses uniformly among the nodes that fit, then among their GPUs that fit.
 
-    Draws depend on seed, pod UID and attempt alone, so runs repeat and no draw shifts another.
-    Whole GPUs are the node's first idle ones."""
+    The random choice depends on seed, pod UID and attempt alone, so runs repeat, and no pod's
+    choice changes another's. A request for whole GPUs takes the node's first idle ones."""
 
     name = "random"
-    summary = "any node that fits, any GPU that fits"
+    summary = "a random node that fits, and on it a random GPU that fits"
     source = "FGD (ATC'23), baseline Random"
 
     def choose_node(self, rows: Ints, key: str) -> int:

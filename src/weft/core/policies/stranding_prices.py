@@ -33,8 +33,8 @@ Floats = npt.NDArray[np.float64]
 LEVELS = 100
 """Number of sizes: shares are rounded up to hundredths of a GPU."""
 _UNSETTLED = 5
-"""One in this many rounds, at the start, is not averaged: the weights begin far from their final
-values."""
+"""The first of this many equal parts of the rounds is not averaged: the weights begin far from
+their final values."""
 
 
 class Rounds(NamedTuple):
@@ -48,11 +48,9 @@ USUAL_ROUNDS = Rounds()
 
 
 def completion_values(weights: Mapping[int, float], rounds: Rounds) -> Floats:
-    """Return the worth of a free share of 0 to 100 hundredths, in thousandths, [101]; 1000 for a
-    whole GPU.
-
-    `weights`: the frequency of each size (hundredths of a GPU, 1 to 99). Without any, only a whole
-    GPU is worth something."""
+    """Return the worth of a free share of 0 to 100 hundredths of a GPU, in thousandths, [101]; 1000
+    for a whole GPU. `weights`: the frequency of each size (hundredths of a GPU, 1 to 99). Without
+    any, only a whole GPU is worth something."""
     return _values(tuple(sorted(weights.items())), rounds)
 
 
@@ -104,8 +102,9 @@ def exponential(exponents: Floats) -> Floats:
 
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
-    """Return the highest total price that fits in each level, any number of each size, [101], and
-    the position of the size last added there, −1 if the level below has the same total.
+    """Return, for each level (0 to 100 hundredths of a GPU), the highest total price of sizes that
+    fit in it, any number of each, [101], and the position of the size last added, −1 if the level
+    below has the same total.
 
     A size is skipped if smaller ones fill the same space at a higher price, unless the difference
     is within rounding."""
@@ -150,12 +149,12 @@ MOST_CELLS = 100_000
 """Maximum number of states whose values are tabulated; larger clusters compute each when needed."""
 
 USUAL_SHARPNESS = 4
-"""Usual exponent: only slots that are almost sure to be used are worth much."""
+"""Usual exponent of a slot's worth: only slots that are almost sure to be used are worth much."""
 
 
 class PricedSlot(NamedTuple):
     """A popular pod of `size` whole GPUs: the device kinds that it accepts, [kinds], and the part
-    of a fitting slot that is expected to be used."""
+    of a fitting slot that is expected to be used (`wanted`)."""
 
     size: int
     cpu_milli: int
@@ -164,7 +163,8 @@ class PricedSlot(NamedTuple):
 
 
 class SlotPrices:
-    """Worth of slots for pods of several GPUs, on nodes of at most `most` GPUs.
+    """Worth of slots (idle GPUs of a node that a pod of several GPUs could take), on nodes of at
+    most `most` GPUs.
 
     A slot is worth the part of it that is expected to be used, to the power `sharpness`."""
 
@@ -249,7 +249,7 @@ class SlotPrices:
 # --- prices ---------------------------------------------------------------------------------------
 
 USUAL_MIB = 16_384
-"""GPU size by which memory is counted while the cluster has no GPU."""
+"""GPU memory assumed while the cluster has no GPU, MiB."""
 
 
 class SlotShape(NamedTuple):
@@ -308,7 +308,8 @@ class Popularity:
 
 
 def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[int]:
-    """Count the requests for each share of devices of this kind, by hundredths, rounded up."""
+    """Count the shares that popular pods request of devices of this kind, by hundredths of a
+    device, rounded up."""
     sizes: Counter[int] = Counter()
     for shape, count in popular:
         for share in taken_by(shape, kind.memory_mib, kind.unit_mib)[1]:
@@ -345,8 +346,7 @@ class StrandingPrices:
 
     `model[k]` is the price of a thousandth of a GPU of kind k, because of pods that accept only
     some models; the last kind stands for no GPU. Only schedulable nodes count. `sizes_differ`: the
-    cluster has GPUs of more than one size. A slot is worth the part of it that is expected to be
-    used, to the power `sharpness`."""
+    cluster has GPUs of more than one size. `sharpness`: see `SlotPrices`."""
 
     def __init__(self, popularity: Popularity, table: LedgerTable, sharpness: int) -> None:
         self.popularity, self.table, self._sharpness = popularity, table, sharpness
@@ -385,16 +385,16 @@ class StrandingPrices:
         return SlotPrices(priced, len(models), int(table.gpus.max(initial=0)), self._sharpness)
 
     def rise(self, before: "NodeStates", after: "NodeStates", node: Ints, slack: float) -> Floats:
-        """Return how much the cost rises in the states `after`, from those of their nodes
-        `before`."""
+        """Return by how much the cost of each state in `after` exceeds that of its node, whose
+        position in `before` is in `node`."""
         then, now = self.terms_of_both(after, before, slack)
         return np.asarray(cost_of(then) - cost_of(now).take(node))
 
     def terms_of_both(
         self, one: "NodeStates", other: "NodeStates", slack: float
     ) -> tuple[Floats, Floats]:
-        """Return the terms of both. If both have few nodes, they are computed together, as NumPy's
-        overhead for each call is then larger than the computation."""
+        """Return the terms of the cost for both. If both have few nodes, they are computed
+        together, as NumPy's overhead for each call is then larger than the computation."""
         few = len(one.free) + len(other.free) < _FEW
         if not few or one.kinds is not None or other.kinds is not None:
             return self.terms(one, slack), self.terms(other, slack)
@@ -403,9 +403,9 @@ class StrandingPrices:
         return terms[:, : len(one.free)], terms[:, len(one.free) :]
 
     def terms(self, states: "NodeStates", slack: float) -> Floats:
-        """Return the GPU expected to be stranded, thousandths, [4, k]: by sizes that complete
-        nothing, by scarce models, by slots, and by missing CPU or memory. `slack` is the part of
-        the usual CPU and memory below which a node counts as short."""
+        """Return the terms of the cost, thousandths of a GPU, [4, k]: minus the worth of free
+        shares, of scarce models and of slots, and the free GPU that lacks CPU or memory. `slack` is
+        the part of the usual CPU and memory below which a node counts as short."""
         terms = np.empty((4, len(states.free)))
         np.negative(states.worth, out=terms[0])
         if states.kinds is None:
@@ -444,7 +444,7 @@ def cost_of(terms: Floats) -> Floats:
 
 
 def _shortage(free: Ints, usual: npt.NDArray[np.floating[Any]]) -> Floats:
-    """Compute max(0, 1 − free / usual)², 0 if nothing is usual."""
+    """Compute max(0, 1 − free / usual)²; 0 where `usual` is 0."""
     ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
     short = np.maximum(0.0, 1.0 - ratio)
     return np.asarray(short * short)
@@ -481,9 +481,6 @@ class DeviceFacts:
 
 
 # --- states of nodes and devices ------------------------------------------------------------------
-#
-# Free amounts and their worth. If each node has GPUs of one kind, and none is divided into MIG
-# instances, sums over nodes are enough; otherwise free and idle amounts are also counted by kind.
 
 
 class NodeStates(NamedTuple):
@@ -530,7 +527,7 @@ class NodeStates(NamedTuple):
         idle: Ints | int,
         kinds: Ints | None = None,
     ) -> "NodeStates":
-        """Return the states after this much GPU is taken, `kinds` by kind."""
+        """Return the states after this much GPU is taken; `kinds` has the amounts by kind."""
         return self._replace(
             free=self.free - free,
             worth=self.worth - worth,
@@ -604,7 +601,8 @@ class DeviceStates(NamedTuple):
 
     @staticmethod
     def _card_of(query: Query) -> Ints:
-        """Return the position in the query's columns of each MIG instance's GPU; −1 for GPUs."""
+        """Return the position in the query's columns of each MIG instance's GPU; −1 for other
+        devices."""
         parent = query.take_devices(query.table.device_parent)
         own = query.take_devices(np.arange(query.table.devices))
         return np.where(parent < 0, -1, np.arange(query.d) - (own - parent))
@@ -620,11 +618,9 @@ class DeviceStates(NamedTuple):
 
 
 class KeptStates:
-    """Cached states of all nodes and devices, for queries about many; updated for nodes that
-    changed.
-
-    Only for tables whose nodes have GPUs of one kind each, none of them divided into MIG
-    instances."""
+    """Cached states of all nodes and devices, for queries about many of them; updated for nodes
+    that changed. Only for tables whose nodes have GPUs of one kind each, none of them divided into
+    MIG instances."""
 
     def __init__(self, popularity: Popularity, table: LedgerTable) -> None:
         self.popularity, self.table = popularity, table

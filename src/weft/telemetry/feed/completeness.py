@@ -1,6 +1,6 @@
 """Finds what a source's answers lack: metrics, labels, nodes, samples. Pure.
 
-`discover` derives nodes and GPUs from the labels alone, if the cluster's own are unknown.
+`discover` derives nodes and GPUs from the labels alone, if those of the cluster are unknown.
 """
 
 from collections import Counter
@@ -34,29 +34,38 @@ LINES: dict[Metric, tuple[str, int, str]] = {
         1003,
         "Active warps, as a ratio of the maximum.",
     ),
-    Metric.TENSOR_ACTIVE_RATIO: ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "Tensor cores' share."),
-    Metric.DRAM_ACTIVE_RATIO: ("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Memory interface's share."),
+    Metric.TENSOR_ACTIVE_RATIO: (
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        1004,
+        "Share of time that tensor cores work.",
+    ),
+    Metric.DRAM_ACTIVE_RATIO: (
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+        1005,
+        "Share of time that DRAM is in use.",
+    ),
     Metric.PCIE_SENT_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_TX_BYTES", 1009, "Sent over PCIe."),
     Metric.PCIE_RECEIVED_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_RX_BYTES", 1010, "Received over PCIe."),
 }
-"""dcgm-exporter's name, DCGM's field, a description: a line of the exporter's list of metrics."""
+"""dcgm-exporter's name of the metric, DCGM's field, and a description, for a line of the exporter's
+list of metrics."""
 
 SLOW_S = 30.0
-"""Interval between samples, seconds, above which a warning is due: a pod that grows at 100 MiB/s
+"""Interval between samples, in seconds, above which `check` warns: a pod that grows by 100 MiB/s
 then takes 3 GiB unseen."""
 _MOST_NAMED = 5
 
 NEEDED = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO)
-"""Metrics without which a GPU counts as unknown; the others only improve policies."""
+"""Metrics without which a GPU counts as unknown; all other metrics only improve policies."""
 EITHER = {
     Metric.MEMORY_USED_MIB: (Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO),
     Metric.GPU_UTIL_RATIO: (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO),
 }
-"""The metrics that can replace a needed one."""
+"""The metrics that can replace each needed metric."""
 
 
 class CompletenessFinding(NamedTuple):
-    """A check's result; `mend` is a remedy."""
+    """Result of a check; `mend` says how to mend what is lacking."""
 
     level: Level
     text: str
@@ -64,7 +73,7 @@ class CompletenessFinding(NamedTuple):
 
 
 def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
-    """Return the nodes and GPUs that the labels name; their memory is unknown."""
+    """Return the nodes and GPUs that the labels name; the GPUs' memory is unknown."""
     gpus_of: dict[str, dict[int, str]] = {}
     for answer in answers:
         for text in answer.labels:
@@ -84,10 +93,9 @@ class ScrapeReport(NamedTuple):
     """One reading of a source: its answers, how they were joined, and its times: requested at
     `asked_s`, all answers received at `now_s`.
 
-    A sample's age counts to the request: how long answers take says nothing about how often GPUs
-    are scraped. `notes` are findings about the servers that were asked, such as one that did not
-    answer.
-    """
+    A sample's age is that at the request: how long answers take says nothing about how often GPUs
+    are scraped. `notes` are findings about the servers that were queried, such as one that did not
+    answer."""
 
     answers: Sequence[QueryResult]
     joiner: SeriesJoiner
@@ -137,12 +145,12 @@ def _metrics(report: ScrapeReport) -> Iterable[CompletenessFinding]:
         if count:
             lacking = np.flatnonzero(~has_samples[metric]).tolist()
             some += f", not {_some('/'.join(map(str, devices.gpus[row])) for row in lacking)}"
-        mend = f"exporter's list, DCGM field {field}: {name}, gauge, {text}"
+        mend = f"add to the exporter's list (DCGM field {field}): {name}, gauge, {text}"
         yield CompletenessFinding(level, f"{metric}: {some}", mend)
 
 
 def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
-    """Check how far samples are apart, how old the newest is, and that clocks agree."""
+    """Check how far apart samples are, how old the newest is, and that clocks agree."""
     steps = [
         np.diff(part)
         for answer in report.answers
@@ -157,8 +165,8 @@ def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
             mend = f"scrape every {expected:g} s, or set telemetry.scrapeSeconds: {apart_s:g}"
             yield CompletenessFinding("wrong", text, mend)
         elif apart_s > SLOW_S:
-            text = f"samples are {apart_s:g} s apart: what grows faster is seen too late"
-            mend = "scrape every 15 s: lent memory is called back by what is seen"
+            text = f"samples are {apart_s:g} s apart: fast growth of memory is seen too late"
+            mend = "scrape every 15 s: samples decide when lent memory is taken back"
             yield CompletenessFinding("advice", text, mend)
         else:
             yield CompletenessFinding("good", f"samples are {apart_s:g} s apart")
@@ -178,7 +186,8 @@ def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 
 def _stale(report: ScrapeReport) -> Iterable[CompletenessFinding]:
-    """Report GPUs whose newest sample of a needed metric is old, while others' are not."""
+    """Report GPUs whose newest sample of a needed metric is old, while that of other GPUs is
+    not."""
     gpus = report.joiner.devices.gpus
     for metric in NEEDED:
         ages = report.ages_s(metric)
@@ -192,15 +201,15 @@ def _stale(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 def _warnings(report: ScrapeReport) -> Iterable[CompletenessFinding]:
     for warning in sorted({text for answer in report.answers for text in answer.warnings}):
-        mend = "it may have reported only a part"
+        mend = "the server's answers may be incomplete"
         yield CompletenessFinding("wrong", f"the server warns: {warning}", mend)
 
 
 _MENDS: Mapping[JoinFailure, str] = {
-    JoinFailure.NODE: "label them with the node's name: Hostname, or node by a relabelling",
+    JoinFailure.NODE: "label them with the node's name: label Hostname, or node by relabelling",
     JoinFailure.GPU: "these GPUs are not in the cluster's inventory",
-    JoinFailure.MIG: "MIG instances are found by their own UUID alone",
-    JoinFailure.LABELS: "labels that cannot be read",
+    JoinFailure.MIG: "a MIG instance is identified only by its own UUID",
+    JoinFailure.LABELS: "the labels of these series cannot be read",
 }
 
 
@@ -208,17 +217,17 @@ def _labels_of(report: ScrapeReport) -> Iterable[CompletenessFinding]:
     for why, count in sorted(report.joiner.unjoined.items()):
         example = report.joiner.examples.get(why, "")
         named = _misnamed(report) if why is JoinFailure.NODE else ""
-        text = f"{count} series belong to no GPU ({why}){named}, as {example}"
+        text = f"{count} series belong to no GPU ({why}){named}, for example {example}"
         yield CompletenessFinding("wrong", text, _MENDS.get(why, ""))
     series = [labels for answer in report.answers for labels in answer.labels]
     if lacking := sum(not subject(labels_of(labels)).uuid for labels in series):
-        mend = "GPUs are then identified by index, which is not safe in containers"
+        mend = "without UUID a GPU is identified by its index, which may differ in containers"
         yield CompletenessFinding("advice", f"{lacking} of {len(series)} series have no UUID", mend)
 
 
 def _misnamed(report: ScrapeReport) -> str:
-    """Return which names the unjoined series have for nodes, next to the cluster's own names, as a
-    clause of a message."""
+    """Return a clause of a message: the node names on the unjoined series, and the names of the
+    cluster's nodes."""
     devices = report.joiner.devices
     node_names = set()
     for answer in report.answers:
@@ -226,7 +235,7 @@ def _misnamed(report: ScrapeReport) -> str:
             labels = labels_of(text)
             if devices.find(labels) is JoinFailure.NODE:
                 node_names |= {f"{name}={labels[name]}" for name in NODE_LABELS if labels.get(name)}
-    names = f"they say {_some(node_names)}" if node_names else "they name none"
+    names = f"their labels say {_some(node_names)}" if node_names else "their labels name no node"
     return f": {names}; the nodes are called {_some(devices.nodes)}" if devices.nodes else ""
 
 

@@ -2,27 +2,27 @@
 
 As they age, values are FRESH, then STALE, then MISSING (`freshness_of`).
 
-Numbers that the ledger proves false count as MISSING wherever they are used: no memory used with
-running pods, or the whole card's; used and free memory that together are more than the card has, or
-far less; free memory as large as a card with running pods; a share of time at its maximum on many
-GPUs at once, including empty ones; SMs that are always at work on a card that reports no work, or
-the reverse; DRAM that is never idle, which no card can do; and a card that draws no power.
+Readings that the ledger or other readings prove false count as MISSING wherever they are used: used
+memory of 0, or of the whole card, while pods run; used and free memory that add up to more than the
+card has, or far less; free memory as large as the card while pods run; a share of time at its
+maximum on many GPUs at once, including empty ones; SMs that are always at work on a card that
+reports no work, or the reverse; DRAM that is never idle, which is impossible; and a card that draws
+no power.
 
 Frozen readings: an exporter that hangs repeats its last page with new timestamps. A reading that
-must change while it is true is as old as its last change, and judged by that age (`freshness_of`):
-after two scrapes STALE, after six, at least a minute, MISSING.
+cannot stay the same is as old as its last change, and judged by that age (`freshness_of`): after
+two scrapes STALE, after six scrapes (at least a minute) MISSING.
 
-Readings that must change, on a card that reports work:
+Readings that cannot stay the same, on a card that reports work:
   - shares of time that DCGM counts in cycles (SM_ACTIVE, GR_ENGINE_ACTIVE, SM_OCCUPANCY,
-    DRAM_ACTIVE; six decimals), from where they could close the card to other pods, and below 1;
-  - all readings together, if power (milliwatts) is one of them, and any of them is that high.
+    DRAM_ACTIVE; six decimals), if high enough to close the card to other pods, and below 1;
+  - all readings together, if power (milliwatts) is one of them, and any share is that high.
 
-On any card: used or free memory, once a pod that came after its last change has warmed up.
+On any card: used or free memory, once a pod that came after the last change has warmed up.
 
-Readings that may be constant: 0 and 1, an idle card, whole percents (GPU_UTIL stays at 97 for
+Readings that may stay the same: 0 and 1, an idle card, whole percents (GPU_UTIL stays at 97 for
 minutes), memory, power at rest. If one reading of a card has been frozen long enough to be MISSING,
-its whole page is frozen: each other reading of the card is as old as its own last change, too.
-"""
+the whole page is frozen: each other reading of the card, too, is as old as its last change."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -36,16 +36,17 @@ from weft.model.metric import Metric
 from weft.telemetry.meaning.answers import Floats
 
 LEAST_STUCK = 3
-"""From this number of GPUs on, equal readings at the maximum are no coincidence."""
+"""If at least this many GPUs read the maximum at once, that is no coincidence."""
 TOLERANCE, TOLERANCE_MIB = 1.02, 1024
-"""Part of a card's memory, and MiB, by which rounding and inventories in GiB may be wrong."""
+"""A card's used and free memory may add up to this factor of its size plus this many MiB, because
+of rounding and inventories in GiB; more cannot be true."""
 LEAST_TOLD = 0.85
-"""Least part of a card, less `TOLERANCE_MIB`, that is reported as used, free or reserved. ECC takes
-a sixteenth of a card with GDDR6, the driver some hundred MiB, and inventories may have the size
-printed on the box."""
+"""A card's used, free and reserved memory must add up to at least this factor of its size minus
+`TOLERANCE_MIB`; less cannot be true. ECC takes a sixteenth of a card with GDDR6, the driver some
+hundred MiB, and inventories may have the size printed on the box."""
 AT_WORK = 0.5
-"""From this share of time on, a reading is no measuring error: another metric that says always or
-never contradicts it."""
+"""A mean share of time above this is no measuring error: it contradicts another metric that is
+always 0. One below contradicts another that is always 1."""
 CLOSES_FROM = {
     Metric.SM_ACTIVE_RATIO: BUSY_SM,
     Metric.GRAPHICS_ACTIVE_RATIO: BUSY_SM,
@@ -53,12 +54,12 @@ CLOSES_FROM = {
     Metric.SM_OCCUPANCY_RATIO: BUSY_OCCUPANCY,
     Metric.DRAM_ACTIVE_RATIO: BUSY_DRAM,
 }
-"""Readings from which a card may be closed to further pods (the gate of `load-aware` and
+"""Readings from which on a card may be closed to further pods (the gate of `load-aware` and
 `auto`)."""
 WHOLE_PERCENTS = frozenset({Metric.GPU_UTIL_RATIO})
 MEMORY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO)
 SAME_PART = 2e-7
-"""Readings whose relative difference is smaller are equal: the windows keep seven digits."""
+"""Readings whose relative difference is at most this count as equal: windows keep seven digits."""
 
 
 # --- age ----------------------------------------------------------------------------------------
@@ -70,11 +71,10 @@ def missing_after_s(scrape_s: float) -> float:
 
 
 def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
-    """Return FRESH up to 2 scrapes and a second, STALE up to 6 scrapes (at least a minute), else
-    MISSING.
+    """Return FRESH up to an age of 2 scrapes and a second, STALE up to 6 scrapes (at least a
+    minute), else MISSING.
 
-    A sample from the future is judged by its distance from now: the clocks disagree.
-    """
+    A sample from the future is judged by its distance from now: the clocks disagree."""
     fresh, stale = 2.0 * scrape_s + 1.0, missing_after_s(scrape_s)
     distance = np.abs(age_s)
     states = np.full(age_s.shape, MISSING, dtype=np.int8)
@@ -87,9 +87,8 @@ def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
 def contradicted(used_mib: Floats, total_mib: Ints, warm_pods: Ints) -> Bools:
     """Return a mask of GPUs whose used memory cannot be true, and counts as MISSING.
 
-    Either none while warmed up pods run, or at least the whole card. No card gives all its memory
-    to pods, so this also finds a metric stuck at its maximum, on one card as on many.
-    """
+    The reading is either 0 while warmed-up pods run, or at least the whole card. No card gives all
+    its memory to pods, so this also finds a metric stuck at its maximum, on one card or on many."""
     with np.errstate(invalid="ignore"):
         nothing = (used_mib <= 0.0) & (warm_pods > 0)
         return np.asarray(nothing | (used_mib >= total_mib))
@@ -123,9 +122,8 @@ def false_memory(readings: MemoryReadings, total_mib: Ints, residents: GpuPods) 
     """Return a mask of GPUs whose memory readings contradict the ledger or each other. NaN
     contradicts nothing.
 
-    A metric stuck at 0 is found by the other metric. If only one of used and free is reported, the
-    other is computed from it, and the ledger finds a false one.
-    """
+    If used or free memory is stuck at 0, the other reveals it. If only one of them is reported, the
+    other is computed from it, and the ledger reveals a false one."""
     sum_mib = np.where(readings.at_once, readings.used + readings.free, np.nan)
     with np.errstate(invalid="ignore"):
         too_much = sum_mib > total_mib * TOLERANCE + TOLERANCE_MIB
@@ -136,12 +134,12 @@ def false_memory(readings: MemoryReadings, total_mib: Ints, residents: GpuPods) 
 
 
 def stuck_at_one(recent: Floats, residents: GpuPods) -> Bools:
-    """Return a mask of GPUs whose share of time, [g, samples], is 1 in each sample without a real
-    load.
+    """Return a mask of GPUs whose share of time, [g, samples], is stuck at 1: in each sample,
+    without a real load.
 
-    At least half of the reporting GPUs must be so, at least `LEAST_STUCK`, and one of them must
-    hold no pod: unrelated cards do not all work without pause, and empty ones do not work.
-    """
+    This is assumed only if at least half of the reporting GPUs read 1 all the time, at least
+    `LEAST_STUCK` do, and one of them holds no pod: unrelated cards do not all work without pause,
+    and empty ones do not work."""
     if len(recent) < LEAST_STUCK:
         return np.zeros(len(recent), dtype=bool)
     reporting = (~np.isnan(recent)).any(axis=1)
@@ -157,10 +155,9 @@ def false_activity(sm: Floats, work: Floats) -> Bools:
     minute each.
 
     `sm` is the share of SMs at work, `work` the share of time with any kernel (GPU_UTIL, or the
-    graphics engine's). SMs at work need a kernel, and a kernel needs an SM: a contradiction is one
-    that says always or never in every sample, against a mean of the other above `AT_WORK` (or
-    below, for always). It is unknown which of the two is false.
-    """
+    graphics engine's). SMs at work need a kernel, and a kernel needs an SM. So one that is 0 in
+    every sample contradicts a mean of the other above `AT_WORK`, and SMs that are always 1
+    contradict a mean of `work` below. Which of the two is false is unknown."""
     busy, idle = _always(sm, 1.0), _always(sm, 0.0)
     resting, working = _always(work, 0.0), _mean(work)
     with np.errstate(invalid="ignore"):
@@ -204,8 +201,7 @@ class Readings(NamedTuple):
 class PodArrivals(NamedTuple):
     """Pods on GPUs (rows), and when they were bound, NaN if unknown, [P].
 
-    They use memory `warm_s` seconds after that.
-    """
+    From `warm_s` seconds after that on, they use memory."""
 
     gpu: Ints
     bound_s: Floats
@@ -213,11 +209,11 @@ class PodArrivals(NamedTuple):
 
 
 def unmoved_since(readings: Readings, ends_s: Floats) -> Floats:
-    """Return the time since when each reading is unchanged: of the first in the unbroken run of
-    samples equal to the newest; −∞ without samples.
+    """Return since when each reading is unchanged: the time of the first sample in the unbroken run
+    of samples equal to the newest; −∞ without samples.
 
-    `ends_s` [T] are the samples' times, oldest first; the run cannot begin before them.
-    """
+    `ends_s` [T] are the samples' times, oldest first; the run cannot begin before the first of
+    them."""
     history, last, last_at_s = readings
     if history.shape[1] == 0:
         return last_at_s.copy()
@@ -234,11 +230,11 @@ def unmoved_since(readings: Readings, ends_s: Floats) -> Floats:
 def frozen_since(
     readings: Mapping[Metric, Readings], ends_s: Floats, arrivals: PodArrivals, gone_s: float
 ) -> dict[Metric, Floats]:
-    """Return the time of each metric's last change, [g], where its newest reading is frozen; ∞
-    where it is not.
+    """Return, for each metric, the time of its last change where its newest reading is frozen, [g];
+    ∞ where it is not.
 
-    A reading from before `gone_s` is MISSING.
-    """
+    A frozen reading that last changed before `gone_s` is MISSING, and shows that the GPU's whole
+    page is frozen."""
     if not readings:
         return {}
     since = {metric: unmoved_since(samples, ends_s) for metric, samples in readings.items()}

@@ -10,9 +10,9 @@ The snapshot (`SnapshotBuilder`) has every column that policies may read, made i
 depends only on the windows and the forecasters' earlier errors: the same windows in the same order
 give the same snapshots. Columns are listed in docs/reference/telemetry.md.
 
-An application's load is compared with a GPU's as in Kube-Knots (`LoadCorrelation`). Its series are
-those of a GPU that one of its pods had alone. Compared with another GPU's latest samples they show
-whether both peak at the same time:
+An application's load is compared with a GPU's as in Kube-Knots (`LoadCorrelation`). The series of
+an application are those of a GPU that one of its pods had alone. Compared with the latest samples
+of another GPU, they show whether both peak at the same time:
 
     correlation = the largest, over memory, SMs and memory bandwidth, of Spearman's rank correlation
 
@@ -61,26 +61,29 @@ COMPARED = (
     (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO),
     (Metric.DRAM_ACTIVE_RATIO, Metric.MEMORY_COPY_RATIO),
 )
-"""The metrics compared between applications and GPUs: of each kind the first that is measured."""
+"""Metrics by which applications are compared with GPUs: of each group the first metric that is
+measured."""
 PROMISED = "memory_promised_mib"
-"""Column: the most memory of a GPU that was promised to pods since its newest sample was taken,
-MiB."""
+"""Column with the most memory of a GPU that was promised to pods at any time since the GPU's newest
+sample was taken, MiB."""
 LAG = 10
-"""Ferikoglou's lag: the samples between a value and the value regressed on it."""
+"""Ferikoglou's lag: the number of samples from a value back to the one that it is predicted
+from."""
 MEAN_S = 60.0
 _CARRIED = 2
-"""Slots at the end without a sample that the last sample fills: scrapes and polls drift."""
+"""Maximum number of empty slots at the end that are filled with the last sample, as scrapes and
+polls drift apart."""
 SAMPLES = 20
-"""Number of newest samples that are compared; with fewer there is no correlation."""
+"""Number of newest samples that are compared; with fewer, no correlation is computed."""
 MOST_APPLICATIONS = 32
-"""Most applications with a column in a snapshot; the one that was not alone for longest is dropped
-first."""
+"""Maximum number of applications with a column in a snapshot. Those whose pods last had a GPU alone
+the longest ago are dropped first."""
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True):
-    """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
-    metrics in `forecast`. `peaks`, `trends`: whether there are columns of 95th percentiles, and of
-    the statistics that the Kube-Knots rules compare."""
+    """`scrape_s`: seconds between two scrapes of the exporters. `horizon`: number of steps that
+    forecasts look ahead, for the metrics in `forecast`. `peaks`, `trends`: whether there are
+    columns of 95th percentiles, and of the statistics that the Kube-Knots rules compare."""
 
     scrape_s: float = 15.0
     horizon: int = 4
@@ -90,12 +93,11 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
 
 
 class SnapshotTime(NamedTuple):
-    """The time of a snapshot, and what the ledger knows: `wall_s` ages samples, `at_ns` is the
-    engine's time.
+    """The time of a snapshot, and what the ledger knows: the age of samples is computed from
+    `wall_s`, `at_ns` is the engine's time.
 
-    `alone` are GPUs (rows) that one pod of an application has had alone for `SAMPLES`; `arrivals`
-    say when which pod was bound to which GPU.
-    """
+    `alone` are GPUs (rows) that one pod of an application has had alone for `SAMPLES` slots;
+    `arrivals` say when which pod was bound to which GPU."""
 
     wall_s: float
     at_ns: int
@@ -105,8 +107,8 @@ class SnapshotTime(NamedTuple):
 
 
 class FeedSettings(msgspec.Struct, frozen=True):
-    """`samples` slots of `step_s` seconds are kept of `metrics`. `memory_needs`: snapshots include
-    residents' memory needs, for which `metrics` must have used memory."""
+    """Of each of the `metrics`, `samples` slots of `step_s` seconds are kept. `memory_needs`:
+    snapshots include residents' memory needs, for which `metrics` must include used memory."""
 
     metrics: tuple[Metric, ...]
     samples: int
@@ -143,7 +145,7 @@ class TelemetryFeed:
         return self._builder.window
 
     def follow(self, devices: Devices) -> None:
-        """Change to other GPUs; samples of those that stay are kept."""
+        """Change to other GPUs; the samples of GPUs that stay are kept."""
         self.devices = devices
         self._builder.realign(devices)
 
@@ -180,7 +182,8 @@ class TelemetryFeed:
             self._memory.put(samples, self.devices.gpus, self._now.now_s)
 
     def snapshot(self, at_ns: int, version: int = 0, why: str = "") -> SignalsSnapshot:
-        """Return all columns as of the last `observe`; `version` 0: one more than the last."""
+        """Return all columns as of the last `observe`. `version` 0 stands for the last snapshot's
+        version plus 1."""
         observed, gpus = self._now, len(self.devices)
         warm = observed.keys.gpu[observed.age_s >= self.settings.warm_up.warm_s]
         pods, warm = (np.bincount(rows, minlength=gpus) for rows in (observed.keys.gpu, warm))
@@ -196,7 +199,7 @@ class TelemetryFeed:
         )
 
     def peak_mib(self, uid: str) -> int:
-        """Return the most memory of a GPU that the pod was seen to use in the window, MiB; 0 if
+        """Return the most GPU memory that the pod was seen to use within the window, MiB; 0 if
         unknown."""
         return self._memory.peak_mib(uid)
 
@@ -229,7 +232,7 @@ class SnapshotBuilder:
         self._forecast_of: dict[Metric, Forecast] = {}
 
     def realign(self, devices: Devices) -> None:
-        """Change to other GPUs; samples of those that stay are kept."""
+        """Change to other GPUs; the samples of GPUs that stay are kept."""
         before = self.devices.row_of
         rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
         self.devices = devices
@@ -240,11 +243,13 @@ class SnapshotBuilder:
         self._forecast_of = {}
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """Keep the memory promised of each GPU at this poll, with or without a snapshot."""
+        """Record the memory promised of each GPU at this poll, whether or not a snapshot
+        follows."""
         self._promised.note(wall_s, promised_mib)
 
     def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
-        """Return all columns as of `now`; `version` 0: one more than the last."""
+        """Return all columns as of `now`. `version` 0 stands for the last snapshot's version plus
+        1."""
         self.version = version or self.version + 1
         self.window.advance(now.wall_s)
         series = self._series()
@@ -268,8 +273,8 @@ class SnapshotBuilder:
     # --- what is there -------------------------------------------------------------------------
 
     def _series(self) -> AllSeries:
-        """Return every metric of the window; used and free memory are also derived from each
-        other."""
+        """Return the readings of every metric of the window; used and free memory are also computed
+        from each other where one is missing."""
         series = {
             m: Readings(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
         }
@@ -312,7 +317,7 @@ class SnapshotBuilder:
             fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
 
     def _age_frozen(self, series: AllSeries, fresh: Freshness, now: SnapshotTime) -> None:
-        """Set the freshness of a reading that should have changed, but did not, by the age of its
+        """Lower the freshness of readings that should have changed but did not, by the age of their
         last change."""
         window, scrape_s = self.window, self.settings.scrape_s
         slots = np.arange(window.complete - window.samples + 1, window.complete + 1)
@@ -356,7 +361,7 @@ class SnapshotBuilder:
         return columns
 
     def _memory(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
-        """Return the columns that the Kube-Knots rules compare."""
+        """Return the columns of memory statistics that the Kube-Knots rules compare."""
         columns: dict[str, Column] = {}
         if USED in series:
             used = stats.pack(series[USED].history)
@@ -384,8 +389,8 @@ class SnapshotBuilder:
     def _correlations(
         self, series: AllSeries, fresh: Freshness, alone: Mapping[int, str]
     ) -> dict[str, Column]:
-        """Return the columns of applications' correlation with each GPU: memory, SMs and bandwidth,
-        where measured."""
+        """Return the columns of each application's correlation with each GPU, by memory, SMs and
+        bandwidth as far as measured."""
         known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
         if USED not in known:
             return {}
@@ -431,7 +436,8 @@ class SnapshotBuilder:
 
 
 def _or_else(first: Readings, second: Readings) -> Readings:
-    """Return, for each GPU, `first` if it has any sample, else `second`."""
+    """Return, for each GPU, the readings of `first` if it has any sample, else those of
+    `second`."""
     use = np.isneginf(first.last_at_s)
     return Readings(
         np.where(use[:, None], second.history, first.history),
@@ -464,8 +470,8 @@ def _at_end(series: stats.PackedSeries) -> Floats:
 
 
 def _carried(history: Floats) -> Floats:
-    """Return the history with up to `_CARRIED` empty slots at its end filled by the sample
-    before."""
+    """Return the history with up to `_CARRIED` empty slots at its end filled with the last
+    sample."""
     filled = history.copy()
     for back in range(min(_CARRIED, history.shape[1] - 1), 0, -1):
         column, before = filled[:, -back], filled[:, -back - 1]
@@ -477,18 +483,18 @@ def _carried(history: Floats) -> Floats:
 
 
 class PromisedMemory:
-    """Promised memory at the last polls, back to `keep_s` seconds ago.
+    """Memory promised to pods at each poll of the last `keep_s` seconds.
 
-    A reading of free memory includes the pods of its time. Pods that have left since still count:
-    without this a card would look full for as long as samples are late.
-    """
+    A reading of free memory still includes the use by pods that have left since it was taken. The
+    promises to these pods explain that use: otherwise a card would look full for as long as samples
+    are late."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
         self._ticks: deque[tuple[float, Ints]] = deque()
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """Keep one poll: MiB promised of each GPU, [g]. If the clock was set back, earlier polls
+        """Record one poll: MiB promised of each GPU, [g]. If the clock was set back, earlier polls
         are dropped."""
         if self._ticks and wall_s < self._ticks[-1][0]:
             self._ticks.clear()
@@ -497,8 +503,8 @@ class PromisedMemory:
             self._ticks.popleft()
 
     def since(self, sampled_s: Floats) -> Floats:
-        """Return the most that was promised since the last poll before `sampled_s`, [g]; NaN if
-        unknown."""
+        """Return the most that was promised of each GPU from the last poll before `sampled_s` until
+        now, MiB, [g]; NaN if unknown."""
         if not self._ticks:
             return np.full(len(sampled_s), np.nan)
         until = [*(at for at, _ in list(self._ticks)[1:]), np.inf]
@@ -507,7 +513,7 @@ class PromisedMemory:
         return np.asarray(promises.max(axis=0), dtype=np.float64)
 
     def realign(self, rows: Ints) -> None:
-        """Reorder: GPU i was GPU `rows[i]`, or is new (−1) and holds nothing."""
+        """Reorder the GPUs: GPU i was GPU `rows[i]`, or is new (−1) and had nothing promised."""
         self._ticks = deque(
             (at, np.where(rows < 0, 0, np.append(promised, 0)[rows]))
             for at, promised in self._ticks
@@ -521,8 +527,8 @@ class SoleTenants:
         self.since: dict[Gpu, tuple[str, float]] = {}
 
     def observe(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
-        """Take the GPUs with a single pod (`only`); return those that have been alone for at least
-        `for_s` seconds."""
+        """Take the UID of the only pod on each GPU that has just one (`only`). Return the UIDs, by
+        GPU, of pods that have been alone on it for at least `for_s` seconds."""
         before = self.since
         self.since = {
             gpu: before[gpu] if before.get(gpu, ("", 0.0))[0] == uid else (uid, now_s)
@@ -532,20 +538,20 @@ class SoleTenants:
 
 
 class LoadCorrelation:
-    """Correlates applications that were alone on a GPU with other GPUs, by their series, [g,
-    samples] for each metric."""
+    """Correlates applications, by their series from a GPU that they had alone, with other GPUs;
+    series are [g, samples] for each metric."""
 
     def __init__(self) -> None:
         self._metrics: tuple[str, ...] = ()
         self._known: dict[str, Floats] = {}
 
     def observe(self, series: Mapping[str, Floats], alone: Mapping[int, str]) -> dict[str, Floats]:
-        """Return every known application's correlation with each GPU, [g]; `series` are the GPUs',
-        by metric.
+        """Return every known application's correlation with each GPU, [g]; `series` has the GPUs'
+        samples by metric.
 
-        `alone` are GPUs (rows) that one pod of an application has had alone for `SAMPLES`. NaN
-        where a GPU's series has gaps. Only the newest `SAMPLES` count.
-        """
+        `alone` are GPUs (rows) that one pod of an application has had alone for `SAMPLES` slots.
+        The result is NaN where a GPU's series has gaps. Only the newest `SAMPLES` samples are
+        compared."""
         if tuple(series) != self._metrics:
             self._metrics = tuple(series)
             self._known.clear()  # known series of other metrics cannot be compared

@@ -1,34 +1,35 @@
 """Computes the memory that residents need of their GPU, and what they leave idle. Pure.
 
-    hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
-               yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
-             = after that the 95th percentile of its own series, else its part, by requests, of
-               what the device uses beside the pods that have a series
-    need(g)  = FRESH: max(Σ hold, used now + Σ over warming pods of max(0, hold − seen))
-               STALE: max(last used, Σ asked)      MISSING: Σ asked
-    idle(p)  = what p asked beyond its hold, so that what is left to all of g's pods is need(g)
+    hold(p)  = while pod p warms up: what it requested. A pod warms up until it has been bound for
+               `warm_s`, and its memory has once changed by less than `STABLE_PART` for `stable_s`
+               (`WarmUp`)
+             = once p is warm: the 95th percentile of its own series; without a series its part, by
+               requests, of what pods without series use of the device
+    need(g)  = need of GPU g.  If its metrics are
+               FRESH: max(Σ hold, used now + Σ over warming pods of max(0, hold − seen))
+               STALE: max(last used, Σ requested)      MISSING: Σ requested
+    idle(p)  = what p requested beyond its hold, reduced so that need(g) is left for all of g's pods
 
-If a pod was placed by what similar pods use, that expected memory replaces what it asked while it
-warms up, and is its least hold after that. A pod that used more than expected is treated as unlike
-them.
+If a pod was placed by what similar pods use, that expected memory replaces its request while it
+warms up, and afterwards its hold is at least that. A pod that used more than expected is treated as
+unlike them.
 
 A process that has just started does not know which pods had warmed up, nor what was expected of
 them. If a pod was there before, is not found warm, and has been watched for less than `watch_s`,
-its GPU is STALE at best: unknown needs lend nothing, and evict no pod.
+its GPU is STALE at best: while needs are unknown, no memory is lent and no pod evicted.
 
-No more is idle than this. Nothing is idle where a number is missing, old, or cannot be true; of a
-pod in flight; of a latency-critical pod; or on a GPU whose metrics contradict the ledger or each
-other. What a GPU uses beyond all that was asked there (`beyond_mib`) is not idle either: harvesting
-leaves it.
+Nothing is idle where a number is missing, old, or cannot be true; of a pod in flight (not known to
+be bound); of a latency-critical pod; or on a GPU whose metrics contradict the ledger or each other.
+What a GPU uses beyond all requests there (`beyond_mib`) is not idle either: harvesting does not
+touch it.
 
 `ResidentMemory` keeps its state from one poll to the next: each resident's own memory, a row in a
-`MetricWindow` with the slots of the GPUs' window, and since when it has been observed.
+`MetricWindow` with the slots of the GPUs' window, and since when the resident has been observed.
 
-`PeakWatch` gives the most that pods used, of pods watched from their start without a gap: a poll
-counts if the GPU's memory is FRESH and, once the pod has warmed up, its own use was reported. After
-one poll that does not count, the pod's peak stays unknown. The engine knows how the pod ends: only
-whole runs say what the next run needs.
-"""
+`PeakWatch` finds the most memory that pods used, for pods watched from their start without a gap: a
+poll counts if the GPU's memory is FRESH and, once the pod is warm, its own use was reported. After
+one poll that does not count, the pod's peak stays unknown. Only a whole run says what the next run
+needs, and the engine knows how the pod ends."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -56,11 +57,12 @@ from weft.telemetry.meaning.join import PodSamples
 
 STABLE_PART = 0.02
 WATCH_S = 120.0
-"""Seconds within which a pod that has warmed up shows it, and one that was warming up finishes."""
+"""Seconds within which a pod that has warmed up is recognised as warm, and a pod that is warming up
+becomes warm."""
 PEAK = 0.95
 LATELY = 3
-"""A pod's series counts if at least one of its last `LATELY` samples arrived: a single lost sample
-says nothing of the pod. The freshness of its GPU limits how old they may be."""
+"""A pod's series is used if at least one of its last `LATELY` samples arrived: a single lost sample
+says nothing about the pod. The freshness of the pod's GPU limits how old these samples may be."""
 PAUSE_S = 60.0
 """A pod bound longer ago than this many seconds was not watched from its start, even if the last
 poll was before its binding."""
@@ -68,12 +70,12 @@ USED = Metric.MEMORY_USED_MIB
 _LOST = -1
 
 Gpu: TypeAlias = tuple[str, int]
-"""The node's name and the GPU's index on it, which identify a row while rows move."""
+"""The node's name and the GPU's index on it; they identify a GPU even when its row changes."""
 
 
 class WarmUp(NamedTuple):
-    """Time for which a pod is held at what it asked: at least `warm_s` seconds from its binding,
-    and until its memory was stable for `stable_s` seconds once."""
+    """Time for which a pod is taken to need what it requested: at least `warm_s` seconds from its
+    binding, and until its memory was stable for `stable_s` seconds once."""
 
     warm_s: float = 60.0
     stable_s: float = 20.0
@@ -90,12 +92,11 @@ USUAL = WarmUp()
 class ResidentRows(NamedTuple):
     """P pods on GPUs, a row for each pod and GPU.
 
-    `gpu` is the GPU's row, `asked_mib` what the pod holds of it, `age_s` how long it has been bound
-    (NaN or negative: in flight), `lends`: its idle memory may be lent, `warmed`: it was found warm
-    before. `used_mib` [P, T] is its own series, NaN without one. `expected_mib` is the memory it
-    was placed for (None: what it asked, for all). `watched_s` is how long it has been watched,
-    infinite if since its binding (None: all were).
-    """
+    `gpu` is the GPU's row, `asked_mib` the memory that the pod holds of it, `age_s` how long the
+    pod has been bound (NaN or negative: in flight), `lends`: its idle memory may be lent, `warmed`:
+    it was found warm before. `used_mib` [P, T] is the pod's own series, NaN without one.
+    `expected_mib` is the memory for which it was placed (None: all were placed by `asked_mib`).
+    `watched_s` is how long it has been watched, infinite if since its binding (None: all were)."""
 
     gpu: Ints
     asked_mib: Ints
@@ -117,13 +118,12 @@ class GpuMemory(NamedTuple):
 
 
 class MemoryNeeds(NamedTuple):
-    """Results of `measure`. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P]: the pod has been
-    watched long enough.
+    """Results of `measure`. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P]: the pod has
+    warmed up.
 
-    `most_mib` [P] is the largest of the pod's own series, −1 if it has none that counts. `need_mib`
-    and `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also
-    where a pod has not been watched for long.
-    """
+    `most_mib` [P] is the largest of the pod's own series, −1 without a series that can be relied
+    on. `need_mib` and `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict,
+    and STALE also where a pod has not been watched for long."""
 
     hold_mib: Ints
     idle_mib: Ints
@@ -137,7 +137,8 @@ class MemoryNeeds(NamedTuple):
 def measure(
     residents: ResidentRows, cards: GpuMemory, sample_age_s: Floats, warm_up: WarmUp = USUAL
 ) -> MemoryNeeds:
-    """Compute needs and idle memory. `sample_age_s` [T]: age of each sample, oldest first."""
+    """Compute the memory that pods and GPUs need, and what pods leave idle. `sample_age_s` [T]: age
+    of each sample, oldest first."""
     gpu, gpus = residents.gpu, len(cards.total_mib)
     asked = residents.asked_mib.astype(np.float64)
     own, has_own = _own_series(residents, cards, sample_age_s)
@@ -170,11 +171,11 @@ def measure(
 
 
 def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tuple[Floats, Bools]:
-    """Return each pod's own series since it was bound, MiB, and a mask of those that can be relied
+    """Return each pod's own series since it was bound, MiB, and a mask of series that can be relied
     on.
 
-    Exporters report 0 for a pod that they do not know, and a stuck one reports the whole card.
-    """
+    Exporters report 0 for a pod that they do not know, and a stuck exporter reports the whole
+    card."""
     since = age_s[None, :] <= residents.age_s[:, None]
     own = np.where(since & (residents.used_mib >= 0), residents.used_mib, np.nan)
     lately = np.isfinite(own[:, -LATELY:]).any(axis=1)
@@ -184,8 +185,8 @@ def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tup
 
 
 def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
-    """Return the memory that each pod is held at, MiB, while its own series does not show how much
-    it needs."""
+    """Return the memory assumed for each pod, MiB, while its own series does not show how much it
+    needs."""
     asked = residents.asked_mib.astype(np.float64)
     if residents.expected_mib is None:
         return asked
@@ -204,8 +205,8 @@ def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own
 def _warm(
     residents: ResidentRows, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
 ) -> Bools:
-    """Return a mask of warm pods: bound for long enough, and stable once, by their own series if
-    there is one, else the GPU's."""
+    """Return a mask of warm pods: bound for long enough, and stable once, by the pod's own series
+    or, without one, by the GPU's use."""
     old = residents.age_s >= warm_up.warm_s
     warm = np.array(old & residents.warmed, dtype=np.bool_)
     rows = np.flatnonzero(old & ~residents.warmed)
@@ -219,8 +220,8 @@ def _warm(
 
 
 def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
-    """Return a mask of the series, [s, T], that ever lay within `STABLE_PART` for `stable_s`
-    seconds."""
+    """Return a mask of the series, [s, T], whose values once differed by less than `STABLE_PART`
+    for `stable_s` seconds."""
     begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
     lengths = np.arange(len(age_s)) - begins + 1
     was_stable = np.zeros(len(series), dtype=np.bool_)
@@ -254,8 +255,8 @@ def _believed(
 
 
 def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
-    """Return each GPU's freshness, STALE at best if a pod that is not warm has not been watched for
-    long."""
+    """Return each GPU's freshness; STALE at best if a pod there is not warm and has been watched
+    for less than `watch_s`."""
     if residents.watched_s is None:
         return fresh
     short = np.zeros(len(fresh), dtype=np.bool_)
@@ -264,8 +265,8 @@ def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float)
 
 
 def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats) -> Floats:
-    """Return each warm pod's part of what its GPU used while all warm pods and none younger were
-    there, MiB; NaN for others."""
+    """Return each warm pod's part, by requests, of what pods without a series used on its GPU while
+    all warm ones and no younger ones were there, MiB; NaN for pods that are not warm."""
     gpus, gpu = len(rest), residents.gpu
     age = np.nan_to_num(residents.age_s, nan=-1.0)
     youngest = np.full(gpus, np.inf)
@@ -286,8 +287,8 @@ def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats)
 def _still_to_come(
     residents: ResidentRows, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
 ) -> Floats:
-    """Return the sum over warming pods of what they are held at but not yet seen to use, MiB,
-    [G]."""
+    """Return the sum, over warming pods, of what they are assumed to need but are not yet seen to
+    use, MiB, [G]."""
     has_own, warm = state
     gpu, gpus = residents.gpu, len(rest)
     seen = np.where(has_own, np.nan_to_num(_last(own)), 0.0)
@@ -300,7 +301,7 @@ def _still_to_come(
 
 
 def _share_out(gpu: Ints, idle: Floats, room: Floats) -> Ints:
-    """Return the pods' idle memory, MiB, reduced in proportion so that no GPU has more of it than
+    """Return the pods' idle memory, MiB, reduced in proportion so that the sum on no GPU exceeds
     `room` [G]."""
     total = _per_gpu(gpu, idle, len(room))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -322,7 +323,8 @@ def _last(series: Floats) -> Floats:
 
 
 def _peak(series: Floats) -> Floats:
-    """Return the value at index int(0.95 n) of each row's n sorted values; NaN without any."""
+    """Return the value at index int(0.95 n) of each row's n sorted values; NaN for a row without
+    values."""
     if series.shape[1] == 0:
         return np.full(len(series), np.nan)
     ordered = np.sort(series, axis=1)  # NaN last
@@ -335,8 +337,8 @@ def _peak(series: Floats) -> Floats:
 
 
 class ResidentKeys(NamedTuple):
-    """The pod (UID) and device row of each row of `ResidentRows`, the memory that it asked and is
-    expected to need there, and whether its class may lend memory."""
+    """The pod (UID) and device row of each row of `ResidentRows`, the memory that the pod requested
+    and is expected to need there, and whether its class may lend memory."""
 
     uids: tuple[str, ...]
     gpu: Ints
@@ -369,8 +371,8 @@ def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
 def idle_by_uid(
     table: LedgerTable, holdings: Iterable[Holding], rows: ResidentKeys, idle_mib: Iterable[int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return `SignalsSnapshot.idle_mib`: idle MiB of each share by pod UID, in the order of its
-    shares; pods without any are left out."""
+    """Return `SignalsSnapshot.idle_mib`: idle MiB of each share by pod UID, in the order of the
+    pod's shares; pods without idle memory are left out."""
     left = {
         (uid, device): int(mib)
         for uid, device, mib in zip(rows.uids, rows.gpu.tolist(), idle_mib, strict=True)
@@ -399,10 +401,10 @@ def with_memory_needs(
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
     """Return the snapshot with the needs of the table's devices as columns, what pods leave idle,
-    and the most that they used (`PeakWatch`).
+    and the most memory that pods used (`PeakWatch`).
 
-    GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
-    """
+    The columns are MISSING for GPUs that the table does not have, and for GPUs whose metrics are
+    MISSING."""
     gpus = [(node.name, gpu.index) for node in table.nodes for gpu in node.gpus]
     row_of = {gpu: row for row, gpu in enumerate(gpus)}
     rows = np.array([row_of.get(gpu, len(gpus)) for gpu in before.gpus], dtype=np.int64)
@@ -434,10 +436,10 @@ class PeakWatch:
     def observe(
         self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
     ) -> dict[str, int]:
-        """Return `SignalsSnapshot.peaks_mib` after this poll: MiB by UID, of warm pods on one GPU.
+        """Return `SignalsSnapshot.peaks_mib` after this poll: the most memory used so far, MiB, by
+        UID of warm pods on one GPU.
 
-        `uids` are the pods of the residents' rows, `answer` the needs computed for them.
-        """
+        `uids` are the pods of the residents' rows, `answer` the needs computed for them."""
         fresh = (answer.freshness == FRESH)[residents.gpu].tolist()
         ages, warm = residents.age_s.tolist(), answer.warm.tolist()
         now: dict[str, int] = {}
@@ -505,7 +507,7 @@ class ResidentMemory:
         self._window.advance(residents.now_s)
 
     def put(self, samples: Iterable[PodSamples], gpus: tuple[Gpu, ...], now_s: float) -> None:
-        """Add samples of the residents' use; samples of other pods, and those that are not numbers,
+        """Add samples of residents' own use; samples of other pods, and values that are not finite,
         are ignored."""
         rows = (
             (self._row_of.get((sample.pod, gpus[sample.row]), -1), sample.at_s, sample.value)
@@ -520,7 +522,8 @@ class ResidentMemory:
     def measure(
         self, made: SignalsSnapshot, window: MetricWindow, residents: ObservedResidents
     ) -> SignalsSnapshot:
-        """Return the snapshot with GPUs' needs and pods' idle memory. `window` is the GPUs'."""
+        """Return the snapshot `made` with GPUs' needs and pods' idle memory added. `window` has the
+        GPUs' samples."""
         table, keys = residents.table, residents.keys
         slots = window.slots()
         used, own = (each.history(USED, slots) for each in (window, self._window))
@@ -554,7 +557,7 @@ class ResidentMemory:
         return with_memory_needs(made, table, answer, idle, peaks)
 
     def peak_mib(self, uid: str) -> int:
-        """Return the most memory of a GPU that the pod was seen to use in the window, MiB; 0 if
+        """Return the most GPU memory that the pod was seen to use within the window, MiB; 0 if
         unknown."""
         return int(np.ceil(self._most.get(uid, 0.0)))
 

@@ -23,7 +23,8 @@ _NEVER = -(1 << 62)
 
 
 class MetricWindow:
-    """A window of samples; see the module. Not thread-safe: one task puts and reads."""
+    """The last samples of every metric of every GPU, in slots of `step_s` seconds. Not thread-safe:
+    one task puts and reads."""
 
     def __init__(
         self, metrics: Sequence[Metric], gpus: int, samples: int, step_s: float, origin_s: float
@@ -50,14 +51,13 @@ class MetricWindow:
 
     @property
     def complete(self) -> int:
-        """The number of the last slot that has ended."""
+        """Number (index) of the last slot that has ended."""
         return self._open - 1
 
     def advance(self, now_s: float) -> int:
-        """Drop slots that leave the window by `now_s`; return how many slots ended.
+        """Drop slots that have left the window at `now_s`; return how many slots ended.
 
-        If the clock was set back by more than the window, the window starts empty.
-        """
+        If the clock was set back by more than the window, the window starts empty."""
         now = int(np.floor((now_s - self.origin_s) / self.step_s + _EPSILON)) + 1
         ended = now - self._open
         if ended < -self.samples or ended >= self._slots:
@@ -97,8 +97,8 @@ class MetricWindow:
         self._rings[at, rows, ring] = values[newer]
 
     def put_scrape(self, at_s: float, values: Floats, now_s: float) -> None:
-        """Add one scrape of all GPUs, as `put` does: a sample of every metric at `at_s`, [metrics,
-        GPUs], NaN where none arrived."""
+        """Add one scrape of all GPUs, in the way of `put`: a sample of every metric at `at_s`,
+        [metrics, GPUs], NaN where none arrived."""
         came = ~np.isnan(values)
         slot = int(np.ceil((at_s - self.origin_s) / self.step_s - _EPSILON))
         if at_s > now_s + self.most_ahead_s:
@@ -123,14 +123,14 @@ class MetricWindow:
         self.last_at_s[at, rows[newer]] = times[newer]
 
     def slots(self) -> Ints:
-        """Return the numbers of the window's slots up to the newest one with a sample, or only the
-        first without samples: later slots are empty for all GPUs."""
+        """Return the indexes of the window's slots from the oldest to the newest that has a sample,
+        as later slots are empty for all GPUs; only the oldest if there is no sample."""
         oldest = self.complete - self.samples + 1
         return np.arange(oldest, max(oldest, self._newest_slot) + 1)
 
     def history(self, metric: Metric, slots: Ints | None = None) -> Floats:
-        """Return the complete slots, or `slots`, oldest first, [g, samples]; NaN without a
-        sample."""
+        """Return the samples in the complete slots, or in `slots`, oldest first, [g, samples]; NaN
+        without a sample."""
         if slots is None:
             slots = np.arange(self.complete - self.samples + 1, self.complete + 1)
         slots = slots % self._slots

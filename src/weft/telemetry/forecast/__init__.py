@@ -1,11 +1,10 @@
 """Forecasts of many time series at once: arrays [series, samples] in, [series, steps] out.
 
-In: exact statistics and regressions (`statistics`), the forecasters, their backtest, and the
-choice of one for each series (`forecasters`). Out: what the series mean, where they come from, and
-the decisions made with them.
+Here are exact statistics and regressions (`statistics`), and the forecasters, their backtest, and
+the choice of a forecaster for each series (`forecasters`). They do not know what the series mean,
+where they come from, or which decisions are made with them.
 
-A missing sample is NaN. Samples are equally spaced; the newest is the last column.
-"""
+A missing sample is NaN. Samples are equally spaced; the newest is the last column."""
 
 from weft.telemetry.forecast.forecasters import (
     Ar,

@@ -26,8 +26,7 @@ class Forecast(NamedTuple):
     within.
 
     `mean` is NaN where no forecast is possible. Bounds are −∞ and ∞ where no error was ever
-    measured: a comparison with either then never admits a pod.
-    """
+    measured: a policy that compares with a bound then never admits a pod."""
 
     mean: Floats
     lower: Floats
@@ -42,12 +41,13 @@ class Forecast(NamedTuple):
 Means = Callable[[Floats, int], Floats]
 
 WITHIN = 1.645
-"""Bounds lie this many root mean squared errors away: they hold 90 % of samples if errors are
-normal."""
+"""Bounds lie this many root mean squared errors from the mean: 90 % of samples are within them if
+errors are normal."""
 
 
 def rolling_errors(means: Means, history: Floats, horizon: int, origins: int) -> Floats:
-    """Return actual minus forecast values, [s, origins, h], oldest origin first."""
+    """Return actual minus forecast values of forecasts that start at each of the last `origins`
+    samples, [s, origins, h], oldest first; NaN where either value is missing."""
     samples = history.shape[1]
     errors = np.full((len(history), origins, horizon), np.nan)
     for nth in range(origins):
@@ -68,13 +68,13 @@ def mean_squares(errors: Floats) -> Floats:
 
 
 def bounds(mean: Floats, errors: Floats) -> tuple[Floats, Floats]:
-    """Return (lower, upper) around `mean`, [s, h], from the errors of a backtest."""
+    """Return (lower, upper) bounds around `mean`, [s, h], from the errors of a backtest."""
     return around(mean, mean_squares(errors))
 
 
 def around(mean: Floats, squares: Floats) -> tuple[Floats, Floats]:
-    """Return (lower, upper) from mean squared errors; −∞ and ∞ where these or the mean are
-    unknown."""
+    """Return (lower, upper) bounds around `mean` from mean squared errors; −∞ and ∞ where the error
+    or the mean is unknown."""
     reach = WITHIN * np.sqrt(squares)
     lower, upper = mean - reach, mean + reach
     unknown = np.isnan(lower)
@@ -86,7 +86,8 @@ LARGEST_ROOT = 1.05
 
 
 class Forecaster:
-    """Base: implement `means`; `predict` adds an interval from the forecaster's own backtest."""
+    """Base class: subclasses implement `means`; `predict` adds an interval from the forecaster's
+    own backtest."""
 
     name: ClassVar[str] = ""
 
@@ -129,7 +130,8 @@ class Ewma(Forecaster):
 
 
 class SeasonalNaive(Forecaster):
-    """Repeats the value of one period ago; where that is missing, of two periods ago, and so on."""
+    """Repeats the value of one period ago; where that is missing, the value of two periods ago, and
+    so on."""
 
     name = "seasonal-naive"
 
@@ -137,7 +139,7 @@ class SeasonalNaive(Forecaster):
         self.period = period
 
     def means(self, history: Floats, horizon: int) -> Floats:
-        """Return values of earlier periods, [s, h]; NaN until one whole period was seen."""
+        """Return values of earlier periods, [s, h]; NaN where there is none."""
         answer = np.full((len(history), horizon), np.nan)
         for step in range(horizon):
             at = history.shape[1] + step
@@ -172,8 +174,8 @@ class FourierAr(Forecaster):
     """A constant and `harmonics` sine waves of a known period, plus an autoregression of the
     residuals.
 
-    Where the residuals cannot be fitted (none left, or too few), the waves alone.
-    """
+    Where the residuals cannot be fitted (none left, or too few), the forecast is the waves
+    alone."""
 
     name = "fourier-ar"
 
@@ -206,8 +208,8 @@ def newest(history: Floats) -> Floats:
 
 
 def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
-    """Apply the fit repeatedly to its own output, [s, h]; `recent` are the newest samples, [s,
-    order]."""
+    """Apply the autoregression repeatedly to its own output, [s, h]; `recent` are the newest
+    samples, [s, order]."""
     order = fit.slopes.shape[1]
     path = np.concatenate([recent, np.empty((len(recent), horizon))], axis=1)
     for step in range(horizon):
@@ -248,11 +250,11 @@ Singles = npt.NDArray[np.float32]
 
 
 class Selector:
-    """Keeps every forecaster's recent errors for every series.
+    """Chooses a forecaster for each series by the recent errors of every forecaster, which it
+    records.
 
     The first forecaster is the fallback: it is used while no error is known, where the best one
-    returns NaN, and in a tie. `chosen` is the index of the one used last, [s].
-    """
+    returns NaN, and in a tie. `chosen` is the index of the forecaster used last, [s]."""
 
     def __init__(
         self, forecasters: Sequence[Forecaster], series: int, horizon: int, keep: float = 0.9
@@ -266,7 +268,8 @@ class Selector:
         self.chosen: Counts = np.zeros(series, dtype=np.int64)
 
     def tick(self, history: Floats) -> Forecast:
-        """Learn from one more sample and forecast again. `history` is [s, n], newest last."""
+        """Learn from one more sample and forecast again. `history` is [s, n], the newest sample
+        last."""
         if history.shape[1]:
             self._learn(history[:, -1])
         self._made = self._made[-self.horizon + 1 :] if self.horizon > 1 else []
@@ -287,7 +290,7 @@ class Selector:
 
     def errors(self) -> Floats:
         """Return the root mean squared error by forecaster and series over all steps, [f, s]; NaN
-        unknown."""
+        where unknown."""
         with np.errstate(invalid="ignore"):
             squares = self._squares.sum(axis=2) / self._weights.sum(axis=2)
         return np.asarray(np.sqrt(squares), dtype=np.float64)
@@ -315,8 +318,8 @@ class Selector:
         self.chosen = np.zeros(1, dtype=np.int64)
 
     def _learn(self, came: Floats) -> None:
-        """Compare `came` with the forecasts of this sample: step k of the one made k samples
-        ago."""
+        """Compare the samples `came` with earlier forecasts of them: with step k of the forecast
+        made k samples ago."""
         actual = came.astype(np.float32)
         for step, made in enumerate(reversed(self._made)):
             error = actual - made[:, :, step]

@@ -1,4 +1,4 @@
-"""Statistics of many series at once, with the same bits as a loop over one series.
+"""Statistics of many series at once; the results are equal, to the bit, to a loop over each series.
 
 Every sum adds the samples one by one from the oldest to the newest (`numpy.add.accumulate`, never
 the pairwise `sum`): a threshold compared with such a number then decides as Ferikoglou's Go code
@@ -59,8 +59,8 @@ def variance(series: PackedSeries) -> Floats:
 
 
 def coefficient_of_variation(series: PackedSeries) -> Floats:
-    """Return standard deviation over mean, [s]; NaN where the mean is 0 or the variance
-    negative."""
+    """Return the standard deviation divided by the mean, [s]; NaN where the mean is 0 or the
+    variance negative."""
     with np.errstate(all="ignore"):
         return np.sqrt(variance(series)) / mean(series)
 
@@ -77,14 +77,15 @@ def autocorrelation(series: PackedSeries, lag: int) -> Floats:
 
 
 def quantile_at_index(series: PackedSeries, share: float) -> Floats:
-    """Return the sorted sample at index int(n · share), [s]: Kube-Knots' percentile. NaN if there
-    is none."""
+    """Return the sorted sample at index int(n · share), [s], which is Kube-Knots' percentile; NaN
+    without samples."""
     place = (series.counts * share).astype(np.int64)
     return _sorted_at(series, np.minimum(place, series.counts - 1))
 
 
 def quantile_interpolated(series: PackedSeries, share: float) -> Floats:
-    """Return the usual quantile, interpolated around position (n − 1) · share, [s]."""
+    """Return the usual quantile, interpolated around position (n − 1) · share, [s]; NaN without
+    samples."""
     place = np.maximum(series.counts - 1, 0) * share
     below = np.floor(place).astype(np.int64)
     low = _sorted_at(series, below)
@@ -111,7 +112,7 @@ class RegressionLine(NamedTuple):
 
 
 def lag_line(series: PackedSeries, lag: int) -> RegressionLine:
-    """Fit the least-squares line from each sample to the one `lag` later."""
+    """Fit the least-squares line that predicts each sample from the one `lag` before it."""
     early, late = series.values[:, : max(0, series.values.shape[1] - lag)], series.values[:, lag:]
     early = np.where(np.isnan(late), np.nan, early)
     pairs = np.maximum(series.counts - lag, 0).astype(np.float64)
@@ -185,8 +186,7 @@ def fit_shared(design: Floats, values: Floats) -> Floats:
     """Fit least-squares weights of the columns of `design` [n, m] to each row of `values`, [s, m].
 
     Rows without gaps share one factorisation; each other row is solved by itself. NaN where fewer
-    samples than weights are present.
-    """
+    samples are present than there are weights."""
     present = ~np.isnan(values)
     weights = np.asarray(np.where(present, values, 0.0) @ np.linalg.pinv(design).T)
     holed = np.flatnonzero(~present.all(axis=1))
@@ -231,8 +231,8 @@ def spearman(left: Floats, right: Floats) -> Floats:
 
 
 def _standard(values: Floats) -> Floats:
-    """Centre the ranks and scale them to length 1: the product of two is their correlation, [s,
-    n]."""
+    """Centre the ranks and scale them to length 1, so that the product of two rows is their
+    correlation, [s, n]."""
     gaps = np.asarray(np.isnan(values).any(axis=1))
     centred = ranks(np.where(gaps[:, None], 0.0, values)) - (values.shape[1] + 1) / 2.0
     size = np.sqrt((centred * centred).sum(axis=1))

@@ -1,5 +1,5 @@
-"""Says what a series means: which metric, in which unit, of which GPU and pod.
+"""Determines what a series means: which metric, in which unit, of which GPU and pod.
 
-In: metric names of all exporters, the join with the cluster's GPUs, units, progress. Out: where
-answers come from (`telemetry/sources/`), and whether and how they are used (`telemetry/feed/`).
-"""
+Here are metric names of all exporters, decoding answers, the join with the cluster's GPUs, units,
+and progress. Answers come from `telemetry/sources/`; `telemetry/feed/` decides whether and how they
+are used."""

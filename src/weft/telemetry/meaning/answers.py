@@ -32,17 +32,17 @@ class TelemetryError(WeftError):
 
 
 KINDS = ("nobody", "unreachable", "timeout", "refused", "status", "garbage", "oversized")
-"""nobody: there is no server to ask; unreachable: no connection; timeout: no answer in time;
+"""nobody: no server or exporter was found; unreachable: no connection; timeout: no answer in time;
 refused: 401 or 403; status: another HTTP or API error; garbage: not a valid answer; oversized:
 larger than allowed."""
 
 
 class QueryResult(NamedTuple):
-    """Samples of S series. Series i owns the next `counts[i]` of `times` and `values`.
+    """Samples of S series. Of `times` and `values`, the first `counts[0]` entries belong to series
+    0, the next `counts[1]` to series 1, and so on.
 
     `labels` are JSON objects as received, with `__name__`. `times` are seconds since 1970.
-    `warnings` are the server's own, for example about partial answers.
-    """
+    `warnings` are the server's own, for example about partial answers."""
 
     labels: list[bytes]
     counts: Counts
@@ -71,8 +71,8 @@ class _Response(msgspec.Struct, rename={"kind": "errorType"}, gc=False):
 
 
 def shown(text: str | bytes, most: int = _MOST_SHOWN) -> str:
-    """Return another party's text for a log or a terminal: cut to `most`, unprintable characters
-    escaped."""
+    """Return text from outside Weft for a log or a terminal: cut to `most` characters, unprintable
+    characters escaped."""
     if isinstance(text, bytes):
         text = text[: 4 * most].decode("utf-8", "replace")
     cut = text[:most].strip()
@@ -126,12 +126,12 @@ def decode(body: bytes, where: str) -> QueryResult:
         )
     if response.data.kind not in {"matrix", "vector"}:
         raise TelemetryError(
-            "garbage", f"{where}: answered a {shown(response.data.kind)}, no series"
+            "garbage", f"{where}: the answer is a {shown(response.data.kind)}, not a list of series"
         )
     series = response.data.result
     texts = [bytes(item.values or item.value) for item in series]
     if any(text[:1] not in {b"[", b""} for text in texts):
-        raise TelemetryError("garbage", f"{where}: samples that are not a list")
+        raise TelemetryError("garbage", f"{where}: the samples of a series are not a list")
     samples, counts = _numbers(texts, response.data.kind == "matrix", where)
     warnings = tuple(shown(warning) for warning in response.warnings[:_MOST_WARNINGS])
     labels = [bytes(item.metric) for item in series]
@@ -139,7 +139,8 @@ def decode(body: bytes, where: str) -> QueryResult:
 
 
 def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:
-    """Return all numbers of all series in a row, and each series' number of samples."""
+    """Return the numbers of all series in one array (time, value, time …), and each series' number
+    of samples."""
     brackets = 1 if nested else 0
     counts = np.fromiter((text.count(b"[") - brackets for text in texts), np.int64, len(texts))
     numbers = b",".join(
@@ -151,5 +152,5 @@ def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Coun
     except ValueError:
         samples = np.zeros(0)
     if len(samples) != 2 * int(counts.clip(0).sum()):
-        raise TelemetryError("garbage", f"{where}: samples that are not pairs of numbers")
+        raise TelemetryError("garbage", f"{where}: samples are not pairs of numbers")
     return samples, counts.clip(0)

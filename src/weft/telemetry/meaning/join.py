@@ -5,8 +5,8 @@ container sees. Otherwise the node, by name or by address, and the GPU's index d
 MIG instance is about that instance alone, never about its card. A pod counts only if the ledger
 says that it holds the GPU; labels that name another pod, or the exporter's own, are ignored.
 
-Duplicates are handled by what the exporter does, not by their number: a device's value is repeated
-for each pod that shares the device, so the largest counts; values of processes are added up.
+Of duplicates the largest counts, since exporters repeat a device's value for each pod that shares
+the device; only metrics that are reported by process are added up.
 
 `canonical_values` converts values to their unit. Values that cannot be true (DCGM's blank values,
 NaN, negative numbers, more than any card has) become NaN.
@@ -40,12 +40,13 @@ LARGEST: dict[Metric, float] = {
     Metric.SM_CLOCK_MHZ: 20_000.0,
     Metric.TEMPERATURE_C: 200.0,
 }
-"""Largest possible measurements; ratios end at 1. DCGM's blank values of 64 bit (2⁶³ − 16 and the
-next few) and of floating metrics (2⁴⁷ and the next few) are beyond all of these."""
+"""Largest possible measurements; ratios are at most 1. DCGM's 64-bit values for a missing reading
+(2⁶³ − 16 and the next few) and those of floating metrics (2⁴⁷ and the next few) are larger than all
+of these."""
 
 BLANK_32_BIT = (2.0**31 - 16, 2.0**31 - 13)
-"""DCGM's 32-bit values for blank, not found, not supported and not permitted; real byte and energy
-counters pass them only briefly."""
+"""Range of DCGM's 32-bit values for blank, not found, not supported and not permitted; real byte
+and energy counters pass through it only briefly."""
 
 
 class JoinFailure(enum.StrEnum):
@@ -106,7 +107,7 @@ class Devices:
         return ""
 
     def find(self, labels: Mapping[str, str]) -> int | JoinFailure:
-        """Return the row of the GPU that these labels are about, or why there is none."""
+        """Return the row of the GPU that these labels are about, or why no GPU was found."""
         about = subject(labels)
         row = self.by_uuid.get((about.mig_uuid or about.uuid).lower())
         if about.mig:
@@ -142,7 +143,8 @@ class PodSamples(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The place that labels name: the row, or −1 and the reason; the pod, with namespace."""
+    """The GPU and pod that labels name: the GPU's row, or −1 and the reason; the pod and its
+    namespace."""
 
     row: int
     why: JoinFailure | None = None
@@ -151,13 +153,14 @@ class _Place(NamedTuple):
 
 
 _NAMED = b'"__name__":"'
-"""Text before the metric's name among the labels. The remaining labels are equal for all metrics of
-a GPU."""
+"""Text that precedes the metric's name in a series' labels. The remaining labels are equal for all
+metrics of a GPU."""
 _UNKNOWN = _Place(-1, JoinFailure.NAME)
 
 
-# Label sets, without names, that are remembered: those of 10,000 GPUs and their pods many times. A
-# generation is this many polls; a label set not met in a whole generation is dropped.
+# Maximum number of label sets (without the metric's name) that are remembered: many times those of
+# 10,000 GPUs and their pods. A generation is `_LOOKS` polls; a label set that no series had in a
+# whole generation is dropped.
 _MOST_KEPT, _LOOKS = 250_000, 10
 
 ResidentOf = Callable[[int, str, str], str]
@@ -172,9 +175,8 @@ def nobody(row: int, namespace: str, pod: str) -> str:
 class SeriesJoiner:
     """Joins answers to GPUs and remembers the GPU of each series.
 
-    `unjoined` counts the series of the last poll without a GPU by reason; `examples` has one series
-    for each.
-    """
+    `unjoined` counts, by reason, the series of the last poll that belong to no GPU; `examples` has
+    one series for each reason."""
 
     def __init__(
         self,
@@ -229,11 +231,10 @@ class SeriesJoiner:
         return [_preferred(metric, parts, len(self.devices)) for metric, parts in parts_of.items()]
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
-        """Return samples of pods' own use, if the exporter reports it in addition to the device's
-        own series.
+        """Return samples of pods' own use of GPUs, if the exporter reports them in addition to the
+        device's own series.
 
-        Values of a pod's several containers or processes are added up.
-        """
+        Values of several containers or processes of a pod are added up."""
         ends = np.cumsum(answer.counts)
         whole: set[tuple[int, int]] = set()
         parts: list[tuple[_Place, int, str, int]] = []
@@ -261,7 +262,7 @@ class SeriesJoiner:
         return list(samples.values())
 
     def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:
-        """Return the place of each series, and the number of its metric's name."""
+        """Return the GPU and pod of each series, and the number of its metric's name."""
         places, numbers = [], []
         known, numbered = self._known, self._by_bytes
         for text in labels:
@@ -275,7 +276,7 @@ class SeriesJoiner:
         return places, numbers
 
     def _meet(self, text: bytes, rest: bytes) -> _Place:
-        """Read labels that were never seen, or not in this generation."""
+        """Read labels that are new, or that no series had in this generation."""
         if (place := self._before.get(rest)) is not None:
             return self._keep(rest, place)
         labels = labels_of(text)
@@ -295,8 +296,8 @@ class SeriesJoiner:
 
 
 def _together(known: PodSamples | None, sample: PodSamples) -> PodSamples:
-    """Return the newer of two samples, or for the same time their sum; ratios add up to at most 1,
-    as each is rounded."""
+    """Return the newer of two samples of a pod, or for the same time their sum; a sum of ratios is
+    at most 1, as each is rounded."""
     if known is None or sample.at_s != known.at_s:
         return sample if known is None or sample.at_s > known.at_s else known
     added = known.value + sample.value
@@ -327,7 +328,8 @@ def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[In
 def _preferred(
     metric: Metric, parts: list[tuple[Ints, Floats, Floats, Ints]], devices: int
 ) -> JoinedSamples:
-    """Keep for each GPU only the first of several exporters' names of one metric."""
+    """Keep, for each GPU, only the samples of the most preferred name if exporters report one
+    metric under several names."""
     if len(parts) == 1:
         return JoinedSamples(metric, *parts[0][:3])
     rows, times, values, rank = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -344,9 +346,8 @@ def canonical_values(name: str, samples: Floats, aliases: Mapping[str, Alias] = 
     """Return samples of the metric `name`, of any shape, in its canonical unit; NaN where a sample
     is blank or cannot be true.
 
-    All samples of one answer must be given together: a metric that is percent or ratio is scaled
-    by its largest. KeyError: `name` is not in `aliases`.
-    """
+    All samples of one answer must be given together: whether a metric is a percentage or a ratio is
+    determined from all of them. `KeyError` if `name` is not in `aliases`."""
     alias = aliases[name]
     values = samples * (alias.scale or scale_of(samples))
     largest = LARGEST.get(alias.metric, 1.0)
@@ -357,11 +358,10 @@ def canonical_values(name: str, samples: Floats, aliases: Mapping[str, Alias] = 
 
 def scale_of(samples: Floats) -> float:
     """Return 1 if the samples are ratios, 0.01 if they are percentages, which are whole numbers:
-    one fraction decides.
+    one sample between 0 and 1 shows that all are ratios.
 
     So a wrong sample among many can make readings go missing, but never make busy cards look idle.
-    If all samples are 0 or 1, 1 is taken for fully busy.
-    """
+    If all samples are 0 or 1, they are ratios: 1 means fully busy."""
     with np.errstate(invalid="ignore"):
         if bool(((samples > 0.0) & (samples < 1.0)).any()):
             return 1.0

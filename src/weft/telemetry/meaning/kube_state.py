@@ -2,8 +2,8 @@
 
 The results are manifests like those of the API, for the dialects to read. kube-state-metrics writes
 `_` for every character that is not a letter or digit, so only names given by the caller can be
-restored. It shows labels and annotations only if configured to (`--metric-labels-allowlist`), and
-nodeSelectors only if asked (`--metric-opt-in-list`). Affinity is in no metric.
+restored. It exports labels and annotations only if configured to (`--metric-labels-allowlist`), and
+nodeSelectors only with `--metric-opt-in-list`. Affinity is in no metric.
 """
 
 import re
@@ -64,7 +64,8 @@ class StateSeries(NamedTuple):
 
 
 class PodSpan(NamedTuple):
-    """The times of a pod in seconds since 1970; `last_s` is when it was last seen."""
+    """Times of a pod in seconds since 1970 (None: not yet); `last_s` is when the pod was last
+    seen."""
 
     created_s: float
     scheduled_s: float | None
@@ -82,8 +83,8 @@ class Names:
         self._plain = {written(name): name for name in names}
 
     def __getitem__(self, name: str) -> str:
-        """Return the original of a written name; the written name if it is not among the given
-        ones."""
+        """Return the original of a name that kube-state-metrics wrote; the name itself if its
+        original is not known."""
         return self._plain.get(name, name)
 
     def labels(self, series: StateSeries, prefix: str) -> dict[str, str]:
@@ -129,8 +130,8 @@ def nodes_of(state: State, resources: Names, labels: Names) -> list[dict[str, An
 
 
 def _taints(state: State) -> dict[str, list[dict[str, str]]]:
-    """Return taints by node; none at all if no toleration is known, as the taints would keep all
-    pods off."""
+    """Return taints by node. If no pod's tolerations are known, return none, as the taints would
+    keep all pods off."""
     taints: dict[str, list[dict[str, str]]] = {}
     for series in state.get(NODE_TAINTS, ()) if any(state.get(POD_TOLERATIONS, ())) else ():
         said = {field: series.labels.get(field, "") for field in ("key", "value", "effect")}
@@ -140,7 +141,8 @@ def _taints(state: State) -> dict[str, list[dict[str, str]]]:
 
 
 def _gpus(state: State) -> dict[str, dict[int, Gpu]]:
-    """Return GPUs by node and index: memory used, free and reserved add up to the card's memory."""
+    """Return GPUs by node and index; the memory of a card is the sum of used, free and reserved
+    memory."""
     nodes: dict[str, dict[int, Gpu]] = {}
     for metric in MEMORY_METRICS:
         counted = set()
@@ -215,7 +217,7 @@ def _say_who_decides(state: State, manifests: Mapping[tuple[str, ...], dict[str,
 def _say_where_they_may_go(
     state: State, manifests: Mapping[tuple[str, ...], dict[str, Any]], labels: Names
 ) -> None:
-    """Set the pods' tolerations, and nodeSelectors by labels that some node shows."""
+    """Set the pods' tolerations, and their nodeSelectors as far as some node has the label."""
     for series in state.get(POD_TOLERATIONS, ()):
         if (pod := manifests.get(_who(series))) is not None:
             fields = ("key", "operator", "value", "effect")
@@ -229,7 +231,7 @@ def _say_where_they_may_go(
 
 
 def unseen_selectors(state: State, labels: Names) -> set[str]:
-    """Return the labels that pods select nodes by and that no node shows."""
+    """Return the labels in pods' nodeSelectors that no node has."""
     shown = {
         key for sample in state.get(NODE_LABELS, ()) for key in labels.as_written(sample, "label_")
     }
@@ -262,7 +264,8 @@ def _container(pod: dict[str, Any], part: str, name: str) -> dict[str, Any]:
 
 
 def _amount(series: StateSeries) -> int | str:
-    """Return the amount as a quantity: CPU in thousandths of a core, all else whole."""
+    """Return the amount as a Kubernetes quantity: CPU in thousandths of a core, all other resources
+    in whole units."""
     if series.labels.get("resource") == "cpu":
         return f"{round(series.value * 1000)}m"
     return round(series.value)

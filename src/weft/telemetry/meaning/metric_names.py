@@ -1,6 +1,6 @@
 """Names of metrics in the configuration, and the labels that say what a series is about.
 
-The first label found in each of the label tuples is the one that counts.
+Of each tuple of labels, the first label that a series has is used.
 """
 
 import re
@@ -64,16 +64,15 @@ def subject(labels: Mapping[str, str]) -> SeriesSubject:
 
 
 def with_own(aliases: Iterable[tuple[str, str, float]]) -> dict[str, Alias]:
-    """Return `ALIASES` with the configuration's (name, canonical metric, scale), which take
-    precedence.
+    """Return `ALIASES` with the configuration's additions (name, canonical metric, scale), which
+    take precedence.
 
-    `ValueError` names a metric that does not exist.
-    """
+    `ValueError` names a metric that does not exist."""
     return ALIASES | {name: Alias(Metric(metric), scale) for name, metric, scale in aliases}
 
 
 def names_of(metric: Metric, aliases: Mapping[str, Alias] = ALIASES) -> tuple[str, ...]:
-    """Return every name under which `metric` may be found, in the order they are preferred."""
+    """Return every name under which `metric` may be found, the preferred one first."""
     return tuple(name for name, alias in aliases.items() if alias.metric is metric)
 
 
@@ -82,6 +81,6 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def without_port(node: str) -> str:
-    """Return the host without a port, as `instance` has the exporter's port."""
+    """Return the host without a port (the label `instance` includes the exporter's port)."""
     host, colon, port = node.rpartition(":")
     return host.strip("[]") if colon and port.isdigit() else node

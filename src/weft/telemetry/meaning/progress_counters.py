@@ -1,4 +1,4 @@
-"""Computes pods' rates of progress from the counters that applications export, and reads their p99.
+"""Computes pods' rates of progress from applications' counters, and reads their p99 latency.
 
     samples of a poll ──▶ the counters of each pod ──▶ a window: from one sample to another ──▶ rate
 
@@ -6,7 +6,7 @@ Windows of a pod follow each other and never overlap. A window ends once `MANY` 
 in it, or after `LOOKS` polls, and then gives a rate. It is restarted without a rate if a counter
 fell (the container restarted, and its start says nothing about its speed), if counters appeared or
 disappeared, if samples were missing for long, or if the pod's co-residents changed. A pod whose
-counters do not move gets no rate: it may have been kept from working or had no work.
+counters do not move gets no rate: it may have been unable to work, or had no work.
 
 A series belongs to the pod in its `namespace` and `pod` labels, which the metrics server sets. An
 application's own labels of these names become `exported_…` and are ignored.
@@ -20,14 +20,15 @@ from typing import NamedTuple
 from weft.telemetry.meaning.answers import QueryResult, labels_of
 
 PodName = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of a pod."""
 
 MANY = 20.0
-"""Units that make a rate precise enough: one more or less is a twentieth."""
+"""Number of counted units from which on a rate is precise enough: one unit more or less is a
+twentieth."""
 LOOKS = 3
-"""Most polls in a window, and as many for which a counter that appeared is ignored."""
+"""Maximum number of polls in a window; a counter that appeared is ignored for as many polls."""
 MOST_PARTS = 64
-"""Most counters of one pod: for its containers, ranks and phases."""
+"""Maximum number of counters of one pod: for its containers, ranks and phases."""
 MOST_MS = 1e12
 """Largest plausible p99, milliseconds: thirty years."""
 
@@ -40,7 +41,7 @@ Samples = list[tuple[float, float]]
 
 
 class Rate(NamedTuple):
-    """Units per second over a window of `seconds` that ended at `at_s`."""
+    """Units of progress per second over a window of `seconds` that ended at `at_s`."""
 
     per_s: float
     at_s: float
@@ -66,8 +67,8 @@ class CounterSeries(NamedTuple):
 
 
 class _Window:
-    """A pod's counting window: each counter at its begin and at the last poll, and the
-    co-residents."""
+    """A pod's counting window: each counter at the beginning of the window and at the last poll,
+    and the pod's co-residents."""
 
     __slots__ = ("begun", "co_residents", "last", "rests_s")
 
@@ -79,8 +80,8 @@ class _Window:
 
 
 class CounterReader:
-    """Reads series' labels, once each. `unjoined` counts the last answer's unused series by
-    reason."""
+    """Reads the labels of each series once. `unjoined` counts the unused series of the last answer
+    by reason."""
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
         self.unjoined: Counter[str] = Counter()
@@ -90,10 +91,9 @@ class CounterReader:
     def read(
         self, answer: QueryResult, pods: Mapping[PodName, Hashable], now_s: float
     ) -> dict[str, dict[PodName, dict[CounterKey, Samples]]]:
-        """Return the samples by metric, pod and counter, in order of time; only of `pods`.
+        """Return the samples by metric, pod and counter, in order of time; only those of `pods`.
 
-        If a counter was received twice, as from two servers, its samples are merged.
-        """
+        If a counter was received twice, as from two servers, its samples are merged."""
         self.unjoined = Counter()
         if len(self._known) > self._most_kept:
             self._known.clear()
@@ -152,8 +152,8 @@ def _can_be(time: float, value: float, now_s: float) -> bool:
 
 
 class Rates:
-    """The counting windows of all pods. `interval_s` is between two polls, `scrape_s` between two
-    samples."""
+    """The counting windows of all pods. `interval_s` is the time between two polls, `scrape_s` that
+    between two samples of a counter."""
 
     def __init__(self, interval_s: float, scrape_s: float) -> None:
         self._longest_s = LOOKS * max(interval_s, scrape_s)
@@ -218,10 +218,10 @@ class Rates:
         return False
 
     def _rate(self, window: _Window) -> tuple[Rate | None, bool]:
-        """Return the window's rate, None if it gives none, and whether the window has ended.
+        """Return the window's rate (None if it gives none), and whether the window has ended.
 
-        With few units one more may be nearly done: in doubt the pod is taken as faster.
-        """
+        With few units, one more may be nearly done, so that one is added: in doubt a pod counts as
+        faster."""
         done: dict[CounterKey, tuple[float, float]] = {}
         seconds = 0.0
         for part, (began_s, stood) in window.begun.items():
@@ -240,11 +240,11 @@ class Rates:
 
 
 def _once(done: Mapping[CounterKey, tuple[float, float]]) -> tuple[float, float]:
-    """Return rate and units of all counters together, each counted once however often it is read.
+    """Return rate and units of all counters together; a counter that is read several times counts
+    once.
 
     Of a page that is read in two ways, and of two jobs that read the same pod, the larger total
-    counts; the counters of one page add up, and so do the pages of one job.
-    """
+    counts; the counters of one page add up, and so do the pages of one job."""
     ways: dict[CounterKey, tuple[float, float]] = {}
     for part, (per_s, units) in done.items():
         way = part._replace(own="")
@@ -267,8 +267,9 @@ def latencies(
     now_s: float,
     stale_s: float,
 ) -> dict[PodName, float]:
-    """Return each pod's newest p99, milliseconds: the largest plausible value of its counters.
-    Samples are in seconds unless the metric's name ends with `_ms` or `_milliseconds`."""
+    """Return each pod's newest p99 latency, milliseconds: the largest plausible value of its series
+    of `metric`. Samples are in seconds unless the metric's name ends with `_ms` or
+    `_milliseconds`."""
     scale = 1.0 if metric.endswith(("_ms", "_milliseconds")) else 1000.0
     p99_of = {}
     for pod, parts in by_pod.items():

@@ -1,5 +1,4 @@
 """Queries metrics: from Prometheus or a compatible server, or from the exporters themselves.
 
-In: the two sources, the transports to a server, and decoding answers. Out: what a series means
-(`telemetry/meaning/`), and when to query (`cluster/telemetry/`).
-"""
+Here are both kinds of sources and the transports to a server. The meaning of a series is determined
+in `telemetry/meaning/`, and when to query in `cluster/telemetry/`."""

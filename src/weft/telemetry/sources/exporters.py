@@ -4,9 +4,8 @@ Every exporter is read once per poll; its page holds one sample of each of its s
 of the request. Series become labels and numbers as a metrics server would return them, with the
 node's name among the labels, so that later steps treat both alike.
 
-An exporter is trusted for its own node only: whatever its page names as the node, the node that was
-read counts, and a series about another node's card is refused.
-"""
+An exporter is trusted for its own node only: the node's name on its page is replaced by that of the
+node that was read, and a series about another node's card is refused."""
 
 import asyncio
 import re
@@ -47,21 +46,20 @@ Fetch = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class NameIndex(NamedTuple):
-    """The meaning of each metric name, and the GPUs that the ledger knows."""
+    """The metric that each name in a page stands for, and the GPUs that the ledger knows."""
 
     aliases: Mapping[str, Alias]
     devices: Callable[[], Devices]
 
 
 USUALLY = NameIndex(ALIASES, lambda: Devices([]))
-"""The usual names, and no GPUs."""
+"""The built-in metric names, and no GPUs."""
 
 
 class ExporterSource:
     """A `MetricSource` over the exporters of `targets()`: node name → address of its metrics page.
 
-    `fetch` reads the pages where their addresses cannot be reached directly.
-    """
+    `fetch`, if given, reads the pages, for addresses that cannot be reached directly."""
 
     def __init__(
         self,
@@ -154,7 +152,7 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
         except ValueError:
             if _NO_TEXT in line:
                 continue
-            text = f"{where}: no series: {shown(line)}"
+            text = f"{where}: not a valid series: {shown(line)}"
             raise TelemetryError("garbage", text) from None
         values.append(number)
         times.append(at_s if told_s is None else told_s)
@@ -167,11 +165,10 @@ def parse(body: bytes, node: str, at_s: float, wanted: frozenset[str], where: st
 
 
 def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
-    """Return the labels' text, the value, and its own timestamp in seconds; `ValueError` if
-    malformed.
+    """Return the labels' text, the value, and the sample's own timestamp in seconds; `ValueError`
+    if malformed.
 
-    `at` is the position after the name. Text after `#` is an exemplar, not part of the sample.
-    """
+    `at` is the position after the name. Text after `#` is an exemplar, not part of the sample."""
     inner = ""
     if line[at : at + 1] == "{":
         match = _INNER.match(line, at)
@@ -185,9 +182,8 @@ def _sample(line: str, at: int, per_s: int) -> tuple[str, float, float | None]:
 def of_node(answer: QueryResult, node: str, devices: Devices) -> QueryResult:
     """Replace the series of a node's answer that are about other nodes' cards.
 
-    Such a series keeps only the reason for the refusal, so that it is counted as belonging to no
-    GPU.
-    """
+    The replacement has only the metric's name and the reason for the refusal, so that it is counted
+    as belonging to no GPU."""
     verdicts: dict[tuple[str | None, ...], str] = {}
     own_samples = []
     for text in answer.labels:
@@ -209,7 +205,7 @@ def _refused(labels: Mapping[str, str], node: str, devices: Devices) -> str:
         uuid = labels.get(label, "")
         row = devices.find({"UUID": uuid, "node": node}) if uuid else None
         if isinstance(row, int) and devices.gpus[row][0] != node:
-            return f"{uuid} is of node {devices.gpus[row][0]}"
+            return f"{uuid} belongs to node {devices.gpus[row][0]}"
     return ""
 
 

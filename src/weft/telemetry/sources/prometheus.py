@@ -84,7 +84,8 @@ class Prometheus:
         return SourceReading(answers, [asked for _, asked in answered], self._url)
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Return all samples of the metrics of these names, whatever they mean; one query."""
+        """Return all samples of the metrics with these names, without regard to their meaning; one
+        query."""
         selector = _selector(names, self.options.selector)
         answer, asked = await self._answered(selector, back_s, "progress")
         return SourceReading([answer] if answer else [], [asked], self._url)

@@ -39,10 +39,9 @@ class QueryOutcome(NamedTuple):
 
 
 class SourceReading(NamedTuple):
-    """Answers of one poll; for each query that failed, `asked` has the error.
+    """Answers of one poll. `asked` has the outcome of each query, with the error if it failed.
 
-    `where` names the server or exporters, for people.
-    """
+    `where` names the server or exporters, for people."""
 
     answers: list[QueryResult]
     asked: list[QueryOutcome]
@@ -57,8 +56,8 @@ class MetricSource(Protocol):
         ...
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Return the samples of metrics that have no meaning to Weft, by name, in one query;
-        nothing from GPU exporters."""
+        """Return the samples of the metrics with these names, such as applications' own metrics, in
+        one query; sources that read GPU exporters return none."""
         ...
 
     async def close(self) -> None:

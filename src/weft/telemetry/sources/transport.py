@@ -25,10 +25,11 @@ _MOST_SHOWN = 500
 
 
 class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Credentials, and the authority to trust. Files are PEM, except the password and the token.
+    """Credentials, and the certificate authority to trust. Files are PEM, except the password and
+    the token.
 
-    `headers` are sent with every request. `verify`: whether the server's certificate is verified.
-    """
+    `headers` are sent with every request. `verify`: whether the server's certificate is
+    verified."""
 
     username: str = ""
     password_file: str = ""
@@ -40,8 +41,8 @@ class ServerCredentials(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
 
     def credentials(self) -> Credentials:
-        """Return the source of the Authorization header; its file is read again when it is
-        replaced."""
+        """Return the source of the Authorization header; a file with a token or password is read
+        again when it is replaced."""
         if self.bearer_token_file:
             path, where = Path(self.bearer_token_file), "telemetry.bearerTokenFile"
             return TokenFile(path, SystemClock(), where)

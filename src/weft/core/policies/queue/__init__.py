@@ -1,8 +1,8 @@
 """Queue disciplines, one per file: they decide which pod goes next, and which pods may backfill.
 
-In: the order in which pods are tried, the places that are kept for waiting pods, and the pods that
-may use kept places. Out: where a pod may go (`core/engine/`), how long pods run
-(`core/engine/durations.py`)."""
+A discipline determines the order in which pods are tried, which waiting pods have places kept for
+them, and which other pods may use these. Where a pod may go is decided in `core/engine/`, how long
+pods run is estimated in `core/engine/durations.py`."""
 
 from weft.core.policies.queue.conservative import ConservativeBackfill
 from weft.core.policies.queue.discipline import QueueDiscipline

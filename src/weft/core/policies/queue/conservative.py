@@ -1,4 +1,5 @@
-"""Conservative backfill: places are kept for all waiting pods, and lent as with EASY."""
+"""Conservative backfill: places are kept for all waiting pods, and lent to pods that end before
+they are needed."""
 
 from weft.core.policies.queue.easy import EasyBackfill
 

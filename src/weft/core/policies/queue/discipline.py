@@ -8,8 +8,8 @@ place slips if it is not free when it was expected to be."""
 
 class Reservation:
     """A place kept for a waiting pod. It is expected to be free at `starts_ns`, and with confidence
-    at `sure_ns`; None if unknown. `slips` counts how often it was not free at that time
-    (`due_ns`)."""
+    at `sure_ns`; None if unknown. `slips` counts how often the place was not free at the expected
+    time (`due_ns`)."""
 
     __slots__ = ("slips", "starts_ns", "sure_ns")
 
@@ -48,7 +48,7 @@ class QueueDiscipline:
 
     def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
         """Return the pod's sort key in the queue, smaller first. `key` is its policy's key, `rank`
-        its priority, `half_ns` its median running time, None if unknown."""
+        its priority, `half_ns` its median running time (None if unknown)."""
         return key
 
     def may_pass(self, ends_ns: int | None, kept: Reservation) -> bool:
@@ -57,6 +57,6 @@ class QueueDiscipline:
         return False
 
     def kept_from(self, since_ns: int, kept: Reservation) -> int:
-        """Return the time from which the maximum duration of keeping counts, for a place kept since
-        `since_ns`."""
+        """Return the time from which the limit on how long a place is kept is counted, for a place
+        kept since `since_ns`."""
         return since_ns

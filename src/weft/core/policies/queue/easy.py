@@ -12,15 +12,15 @@ class EasyBackfill(QueueDiscipline):
     forecasts = True
 
     def may_pass(self, ends_ns: int | None, kept: Reservation) -> bool:
-        """Return True if the pod ends before the place is free, unless the place has slipped too
-        often."""
+        """Return True if the pod ends before the place is expected to be free, unless the place has
+        slipped too often."""
         if ends_ns is None or kept.starts_ns is None or kept.is_hard:
             return False
         return ends_ns <= kept.starts_ns
 
     def kept_from(self, since_ns: int, kept: Reservation) -> int:
         """Return the time at which the place should be free, as the place is lent until then;
-        `since_ns` once it has slipped too often."""
+        `since_ns` once the place has slipped too often."""
         if kept.due_ns is None or kept.is_hard:
             return since_ns
         return max(since_ns, kept.due_ns)

@@ -6,7 +6,7 @@ OVERTAKES = 20
 """A pod can be overtaken only by pods that arrive within this many times its expected running time,
 so that no pod starves."""
 UNKNOWN_NS = 3_600 * 1_000_000_000
-"""Running time assumed for a pod of which none is known."""
+"""Running time assumed for a pod whose running time cannot be estimated, ns."""
 
 
 class ShortestFirst(QueueDiscipline):
