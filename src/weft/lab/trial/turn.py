@@ -196,8 +196,8 @@ def offset_of(told_s: float, step_s: float, asked_s: float, answered_s: float) -
 async def prometheus_clock_marks(
     source: Prometheus, api_server: ClockOffset, clock: Clock
 ) -> list[str]:
-    """Return a mark if Prometheus' clock is certainly more than a second off the API server's, or
-    cannot be read."""
+    """Return a mark (a fault's text) if Prometheus' clock is certainly more than a second off the
+    API server's, or cannot be read."""
     asked_s = clock.wall().timestamp()
     try:
         seconds = (await source.query("vector(time())")).values.tolist()
@@ -209,8 +209,8 @@ async def prometheus_clock_marks(
 
 
 def apart(prometheus: ClockOffset, api_server: ClockOffset) -> list[str]:
-    """Return a mark if the clocks are more than a second apart at any values within their
-    ranges."""
+    """Return a mark (a fault's text) if the clocks are more than a second apart at any values
+    within their ranges."""
     ahead_s = prometheus.least_s - api_server.most_s
     behind_s = api_server.least_s - prometheus.most_s
     if max(ahead_s, behind_s) <= MOST_CLOCK_ERROR_S:

@@ -166,7 +166,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 def _pairs(values: Sequence[float], baseline: Sequence[float]) -> tuple[Floats, Floats]:
     if len(values) != len(baseline) or not values:
-        raise ValueError("paired values need as many of the one as of the other, at least one")
+        raise ValueError("values and baseline need the same number of values, at least one")
     return np.asarray(values, np.float64), np.asarray(baseline, np.float64)
 
 

@@ -264,10 +264,12 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     if left[0] < left[1]:
         lead = f"{order[0]} leaves {left[0]:,.1f} pods without a place, {order[1]} {left[1]:,.1f}."
         rest = f"{_does(measure, value, order[0])}."
-        return Headline(lead, f"{rest} Waits of pods that never start are in no mean.")
+        return Headline(lead, f"{rest} Mean waits leave out pods that never start.")
     apart = _apart(results, (order[0], order[1]), measure)
     if apart is None:
-        return Headline(f"{_does(measure, value, order[0])}.", "No seed is shared with another.")
+        return Headline(
+            f"{_does(measure, value, order[0])}.", "It shares no seed with another policy."
+        )
     return _against((order[0], order[1]), measure, value, apart, gpus)
 
 
@@ -306,7 +308,7 @@ def _against(
 
 def _too_few(seeds: int) -> str:
     number = "one seed" if seeds == 1 else f"{seeds} seeds"
-    return f"in {number}: it may be chance; an interval needs {ENOUGH_FOR_INTERVAL}"
+    return f"in {number}: it may be chance; an interval needs {ENOUGH_FOR_INTERVAL} seeds"
 
 
 def _does(measure: str, value: str, who: str) -> str:
@@ -339,7 +341,7 @@ def _bare(value: float, measure: str) -> str:
 def _cards(points: float, measure: str, gpus: int | None) -> str:
     if measure_of(measure).unit != "%" or not gpus:
         return ""
-    return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more at work."
+    return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more GPUs at work."
 
 
 def _seeds_text(seeds: int) -> str:
@@ -349,18 +351,18 @@ def _seeds_text(seeds: int) -> str:
 MAY_BE_CHANCE = "°"
 """Marks differences that may be chance."""
 LACKS_INPUTS = "*"
-"""Marks a policy that lacked inputs of its decisions."""
+"""Marks a policy that lacked inputs that it needs for its decisions."""
 FEW_SEEDS = (
     f"{MAY_BE_CHANCE} fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and differences may be "
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
 )
 ONE_DAY = (
-    f"{MAY_BE_CHANCE} a single recorded day: no intervals, and differences may be chance; other "
-    "days' records say more"
+    f"{MAY_BE_CHANCE} a single recorded day: no intervals, and differences may be chance; "
+    "also compare on records of other days"
 )
 ONE_STATE = (
-    f"{MAY_BE_CHANCE} a single cluster state: no intervals, and differences may be chance; other "
-    "snapshots say more"
+    f"{MAY_BE_CHANCE} a single cluster state: no intervals, and differences may be chance; "
+    "also compare on other snapshots"
 )
 
 
