@@ -510,9 +510,11 @@ def model_of_time(spec: ExperimentSpec) -> str:
     if isinstance(workload, OverprovisionedJobs):
         return "Slowdowns by number of jobs on a GPU, as measured on a V100 with CPU-bound jobs."
     if isinstance(workload, MeasuredPairs):
-        return "Slowdowns as measured for each pair of jobs, multiplied if three or more share a
-        GPU." return ( "Compute shared in proportion to what containers together need of SMs and
-        memory " "bandwidth; these programs were not measured together." )
+        return "Slowdowns as measured for each pair of jobs, multiplied for three or more jobs."
+    return (
+        "Compute shared in proportion to what containers together need of SMs and memory "
+        "bandwidth; these programs were not measured together."
+    )
 
 
 def in_words(assumed: TimeAssumptions, workload: SimulatedJobs) -> str:
