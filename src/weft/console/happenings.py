@@ -45,7 +45,8 @@ def _between(old: Picture, new: Picture) -> Iterator[ShownEvent]:
             yield _of_pod(new, "ended", pod, f"no longer holds {_place(pod)}")
     for uid, pod in new.pods.items():
         if uid not in old.pods and not pod.claim:
-            yield _of_pod(new, "kept" if pod.kept else "bound", pod, f"on {_place(pod)}")
+            kind, text = ("kept", "place reserved on") if pod.kept else ("bound", "on")
+            yield _of_pod(new, kind, pod, f"{text} {_place(pod)}")
     for uid, waiting in new.waiting.items():
         if uid not in old.waiting:
             name = f"{waiting.namespace}/{waiting.name}"

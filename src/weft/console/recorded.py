@@ -157,7 +157,7 @@ def _elapsed(at_s: float, began_s: float) -> float:
 
 def _spread(at_s: Sequence[float]) -> set[int]:
     """Return the numbers, from 1, of the events after which a picture is made: all, or at most
-    `MOST_MOMENTS`, each the last of its instant."""
+    `MOST_MOMENTS`, each the last event of its instant."""
     if len(at_s) <= MOST_MOMENTS:
         return {*range(1, len(at_s) + 1)}
     every = -(-len(at_s) // MOST_MOMENTS)

@@ -128,7 +128,7 @@ class RunBounds:
         must_milli = sum(self._pods[row][1] for row in arrivals.pod_rows[:must])
         if known.bound_milli < must_milli:
             raise BadInputError(
-                "--bound-demand", "no policy can place all pods up to this demand; write less"
+                "--bound-demand", "no policy can place all pods up to this demand; lower it"
             )
         bound = min(float(known.bound_milli), float(self._relaxation.capacity_milli))
         return PossibleAllocation(

@@ -104,8 +104,8 @@ class _ClassPricing:
         return Dearest(int(worth.tables[-1][node_type.cpu]), worth.pieces(node_type.cpu))
 
     def _one_gpu(self, kind: int, mixed: bool) -> "_OneGpu":
-        """Return the table of a GPU; on nodes of mixed kinds, multi-GPU pods are split into single
-        GPUs."""
+        """Return the table of the worth of one GPU of this kind; `mixed` nodes have several kinds
+        of GPUs, on which multi-GPU pods are split into single GPUs."""
         full = self._full[kind]
         items = [
             _Item(at, 1, piece.levels[kind], piece.cpu, price)
@@ -125,8 +125,8 @@ class _ClassPricing:
 
 
 def _undominated(items: Sequence[_Item]) -> list[_Item]:
-    """Return the items that no other item dominates: lower or equal level and CPU, and no lower
-    price."""
+    """Return the items that no other item dominates; an item dominates another if it takes at most
+    the same level and CPU and has at least the same price."""
     undominated: list[_Item] = []
     for item in sorted(
         items, key=lambda candidate: (candidate.level, candidate.cpu, -candidate.price)
@@ -139,7 +139,8 @@ def _undominated(items: Sequence[_Item]) -> list[_Item]:
 
 
 class _OneGpu:
-    """`worth[l, c]`: the highest worth of l levels of one GPU with c steps of CPU."""
+    """The worth of one GPU: `worth[l, c]` is the highest sum of prices of pieces that fit into l of
+    its levels and c steps of CPU."""
 
     def __init__(self, items: Sequence[_Item], full: int, most_cpu: int) -> None:
         self._items, self._full = _undominated(items), full
@@ -156,7 +157,7 @@ class _OneGpu:
         self.steps = _steps(self.worth[full])
 
     def pieces(self, cpu: int) -> list[tuple[int, float]]:
-        """Return the pieces that reach the highest worth of a full GPU with `cpu` steps of CPU."""
+        """Return the pieces that reach the highest worth of a whole GPU with `cpu` steps of CPU."""
         taken, level = [], self._full
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]
@@ -173,7 +174,8 @@ class _OneGpu:
 
 
 class _NodeWorth:
-    """`tables[g][c]`: the highest worth of the first g GPUs with c steps of CPU."""
+    """The worth of a node: `tables[g][c]` is the highest sum of prices of pieces that fit into the
+    first g GPUs and c steps of CPU."""
 
     def __init__(
         self, beside: Sequence[_Item], several: dict[int, list[_Item]], most_cpu: int
@@ -255,7 +257,7 @@ def _join(into: Values, below: Values, steps: Sequence[_Step]) -> None:
 
 
 def _steps(worth: Values) -> list[_Step]:
-    """Return the steps at which a rising row increases, and its first entry."""
+    """Return the first entry of a rising row, and each entry at which it increases."""
     rises = [0, *(np.flatnonzero(np.diff(worth)) + 1).tolist()]
     return [_Step(at, int(worth[at])) for at in rises]
 

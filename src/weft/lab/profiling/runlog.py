@@ -163,8 +163,8 @@ def read(path: Path) -> RunLog:
 
 
 class RunLogWriter:
-    """Appends lines to the log; each is on disk when `write` returns. `BadInputError` if it cannot
-    be."""
+    """Appends lines to the log; each is on disk when `write` returns. `BadInputError` if a line
+    cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -225,7 +225,9 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
             models = f"a {begin.card.gpu_model}, this is a {bench.card.gpu_model}"
             raise BadInputError(str(folder), f"has runs of {models}; name another folder")
         if begin.settings.get("sizes") != sizes:
-            raise BadInputError(str(folder), "has runs of other sizes; name another folder")
+            raise BadInputError(
+                str(folder), "has runs of other sizes (tiny or full); name another folder"
+            )
     how = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
     writer = RunLogWriter(folder / RUNS)
     try:

@@ -393,7 +393,7 @@ def test_maps_stop_where_the_page_would_get_slow(monkeypatch):
     both = [HELD, msgspec.structs.replace(HELD, policy="random")]
     text = "".join(maps(both, ["fgd", "random"]))
     assert text.count('<details class="map"') == 1
-    assert "run these alone for theirs: random" in text
+    assert "run these policies alone: random" in text
 
 
 def test_the_same_results_give_the_same_bytes(written, tmp_path):
