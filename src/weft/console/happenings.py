@@ -30,7 +30,7 @@ class Happenings:
 
 
 def _between(old: Picture, new: Picture) -> Iterator[ShownEvent]:
-    """Yield what happened, nodes first, with number 0."""
+    """Yield the events between two pictures, those of nodes first; their `number` is set later."""
     for name in old.nodes.keys() - new.nodes.keys():
         yield _of_node(new, "node gone", name, "is no longer in the cluster")
     for name, node in new.nodes.items():

@@ -45,7 +45,7 @@ class Recorded(Protocol):
 
 class RecordedMoments(NamedTuple):
     """The moments that can be shown, seconds since 1970. `trouble` is the reason why the file has
-    no more, "" if it is complete."""
+    no more moments, "" if it is complete."""
 
     at_s: tuple[float, ...]
     trouble: str
@@ -166,7 +166,7 @@ def _spread(at_s: Sequence[float]) -> set[int]:
 
 
 def _until(at_s: Sequence[float], began_s: float, beside_s: Sequence[float]) -> set[int]:
-    """Return, for each of these times, the number (from 1) of the last event at or before it."""
+    """Return for each time in `beside_s` the number (from 1) of the last event at or before it."""
     elapsed_s = [_elapsed(each, began_s) for each in at_s]
     return {max(1, bisect_right(elapsed_s, each)) for each in beside_s}
 

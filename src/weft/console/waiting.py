@@ -35,7 +35,7 @@ class Alike(NamedTuple):
 
     @classmethod
     def of(cls, pod: PodRequest, profile: str) -> "Alike":
-        """Return these properties of the pod."""
+        """Return the pod's properties; `profile` is the name of the profile that decides for it."""
         return cls(
             profile,
             pod.shape,

@@ -1,9 +1,9 @@
 """Searches for prices that prove a low bound, by column generation with smoothed prices.
 
 A configuration is the pods, or parts of pods, that one node holds together. The linear program over
-the known configurations gives prices. At mixes of these and the best prices
-found before, the most expensive configurations are added, until none improves the bound. Each step
-proves a bound, so the search may stop at any time with the best bound found.
+the known configurations gives prices. At mixes of these and the best prices found before, the most
+expensive configurations are added, until none improves the bound. Each step proves a bound, so the
+search may stop at any time with the best bound found.
 
 Sources: Gilmore and Gomory 1961 (column generation); Wentges 1997 (smoothed prices)."""
 

@@ -57,7 +57,7 @@ class SavedBounds:
             return
 
     def of(self, demanded: Demanded, pieces: int) -> SavedPrices | None:
-        """Return the saved prices for this demand; None if there are none for `pieces` pieces."""
+        """Return the saved prices for this demand; None if none are saved for `pieces` pieces."""
         saved = self._bounds.get(_key(demanded))
         return saved if saved is not None and len(saved.prices) == pieces else None
 

@@ -33,7 +33,8 @@ class _Step(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A piece to pack into a node: it takes `level` levels of a GPU and `cpu` steps of CPU.
+    """A piece to pack into a node: it takes `level` levels (steps of a GPU's share) and `cpu` steps
+    of CPU.
 
     `part` is the fraction of the piece: less than 1 if a multi-GPU piece is split."""
 
@@ -71,7 +72,8 @@ def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
 
 
 class _ClassPricing:
-    """Tables shared by nodes of one class: the worth of one GPU, and of several GPUs together."""
+    """Tables shared by nodes of one class, which accept the same pods: the worth of one GPU, and of
+    several GPUs together."""
 
     def __init__(
         self, full: Sequence[int], accepted: Sequence[tuple[int, Piece, int]], most_cpu: int

@@ -32,8 +32,8 @@ class TurnNodes(NamedTuple):
     """Names of the nodes that pods may run on, and of those among them that are Ready and have
     GPUs.
 
-    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource that requests
-    to one of the cluster's schedulers name. Labels are not considered."""
+    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource by which
+    pods request GPUs from one of the cluster's schedulers. Labels are not considered."""
 
     names: frozenset[str]
     with_cards: frozenset[str] = frozenset()
@@ -164,7 +164,7 @@ def cards_of(
 ) -> CardsRead:
     """Merge the samples of each GPU from several exporters; GPUs of other nodes are left out.
 
-    If no series names one of `nodes`, all series are taken and `others` has their node names, since
+    If no series names one of `nodes`, all series are used and `others` has their node names, since
     exporters may use names that differ from Kubernetes'."""
     cards: dict[str, dict[str, dict[float, float]]] = {}
     for answer in answers:

@@ -239,8 +239,8 @@ class TurnPlan(msgspec.Struct, frozen=True):
 class TurnObjects(msgspec.Struct):
     """The last seen state of each object of a turn, including deleted pods.
 
-    `ooms` are names of container ends for lack of GPU memory, by Job; `marks` describe faults of
-    the turn. `api_clock` is the API server's clock relative to this machine's."""
+    `ooms` are identifiers of container ends for lack of GPU memory, by Job; `marks` describe faults
+    of the turn. `api_clock` is the API server's clock relative to this machine's."""
 
     jobs: dict[str, KubeJob] = {}
     pods: dict[str, TrialPod] = {}
@@ -263,7 +263,7 @@ class Turn:
         """Run the turn, with clean-up before and after; `BadInputError` if the probe finds that
         another scheduler binds the pods."""
         client, plan = self._client, self._plan
-        self._tell(f"{plan.scheduler.name}: removing what is left of earlier turns")
+        self._tell(f"{plan.scheduler.name}: removing namespaces of earlier turns")
         await remove_namespaces(client, plan.labels.experiment)
         try:
             await self._make_namespace()

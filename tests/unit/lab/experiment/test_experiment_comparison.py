@@ -45,7 +45,7 @@ def test_a_scheduler_that_a_level_lacks_takes_no_seed_from_others() -> None:
 
 def test_without_findings_the_words_say_why() -> None:
     few, many = spec_of(SMALL.replace("count: 6", "count: 4")), spec_of(SMALL)
-    assert compare(many, measures_of(plan(many))).in_words == ["No difference shown to gpushare."]
+    assert compare(many, measures_of(plan(many))).in_words == ["No difference to gpushare shown."]
     assert compare(few, measures_of(plan(few))).in_words == [
         "Fewer than 5 seeds: no intervals, and any difference may be chance."
     ]

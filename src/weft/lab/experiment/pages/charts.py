@@ -373,8 +373,8 @@ def model_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
-    """Return unscheduled pods by reason, averaged over all seeds (a seed without a reason counts
-    0)."""
+    """Return the number of unscheduled pods by reason, averaged over all seeds (a seed without a
+    reason counts 0)."""
     runs = [run for run in results.runs if run.policy == policy]
     sums: Counter[str] = Counter()
     for run in runs:
@@ -383,8 +383,8 @@ def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def top_reasons(results: SimulationResults) -> list[str]:
-    """Return reasons by descending frequency; if there are more than colours, the least frequent
-    ones become "other reasons"."""
+    """Return reasons by descending frequency; if there are more reasons than colours, the
+    least frequent ones become "other reasons"."""
     sums: Counter[str] = Counter()
     for run in results.runs:
         sums.update(run.unscheduled)
@@ -425,7 +425,8 @@ def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
 
 
 def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> Chart | None:
-    """Draw a measure over the first axis with several numbers, at the first level of the others.
+    """Draw a measure over the first axis that has several numbers, all other axes at their first
+    level.
 
     Without such an axis, draw a bar per scheduler. None if there are too many schedulers, or
     nothing was measured."""
@@ -520,7 +521,7 @@ Curve = tuple[str, Sequence[tuple[float, float]]]
 
 
 def calibration(title: str, under: str, curves: Sequence[Curve]) -> Chart:
-    """Draw a line per split; on the dotted diagonal, bounds hold exactly as often as they
+    """Draw a line per curve; on the dotted diagonal, bounds hold exactly as often as they
     should."""
     lines = []
     for number, (name, points) in enumerate(curves):

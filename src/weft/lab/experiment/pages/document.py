@@ -164,7 +164,7 @@ class Report:
 
 
 def write_files(directory: Path, files: dict[str, bytes], stale: Iterable[str]) -> None:
-    """Write these files into the folder, all or none, the last one last.
+    """Write these files into the folder, all or none; the last entry is renamed into place last.
 
     Files named in `stale` that are not written are deleted, since figures of an older report would
     show other numbers."""

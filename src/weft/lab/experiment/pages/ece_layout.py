@@ -194,7 +194,7 @@ def _charts(
 
 
 def mechanism(scheduler: str) -> str:
-    """Return a scheduler's name in capitals for file names; some have the original's names."""
+    """Return a scheduler's name for file names: the original layout's, or its own in capitals."""
     return MECHANISMS.get(scheduler) or re.sub("[^A-Z0-9]+", "_", scheduler.upper()).strip("_")
 
 
@@ -244,7 +244,7 @@ def _jobs(rows: CellRows) -> bytes:
 def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
     """Return the parts in `DIFFERENCES` from a cluster's rows, NaN if either time is missing.
 
-    At least 0: machines' clocks may differ by a second (cells with larger differences are
+    Parts are at least 0: machines' clocks may differ by a second (cells with larger differences are
     marked)."""
     return {
         what: np.maximum(columns[later] - columns[earlier], 0.0)

@@ -193,7 +193,7 @@ def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
 def team_measures(run: PolicyRun) -> dict[str, float | None]:
     """Return the measures of preemption and of queues, by name; empty if the run has neither.
 
-    `below_guarantee_percent` is 0 if no queue with a guarantee of GPUs needed it."""
+    `below_guarantee_percent` is 0 if no queue with a guarantee of GPUs needed all of it."""
     measures: dict[str, float | None] = {}
     if run.preemption is not UNSET:
         measures["preempted_gpu_s"] = run.preemption.lost_gpu_s

@@ -127,7 +127,7 @@ def waiting_measures(
 ) -> dict[str, float | None]:
     """Return measures by name of the pods' waits, of moves, and of allocation.
 
-    Pods before the number `first` are left out; allocation is measured from the arrival of pod
+    Pods with numbers below `first` are left out; allocation is measured from the arrival of pod
     `first` to the last arrival."""
     measures: dict[str, float | None] = {"unfinished": run.failed_pods}
     numbers = range(first, len(times.pods))

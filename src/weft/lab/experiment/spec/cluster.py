@@ -155,7 +155,7 @@ def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequenc
         _check_request(cluster.schedulers[at].request, f"cluster.schedulers[{at}].request")
     for at, name in enumerate(schedulers):
         if name not in names:
-            what = f"{unknown(name, names)}; they are described under cluster.schedulers"
+            what = f"{unknown(name, names)}; list it under cluster.schedulers"
             raise BadInputError(f"schedulers[{at}]", what)
     _check_jobs(workload)
 

@@ -101,7 +101,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
 def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> ExperimentSpec:
     """Read the experiment in this file, with data paths as written.
 
-    Fields in `instead` replace the file's; in sections, each field separately."""
+    Fields in `instead` replace the file's; of a section, only the fields that `instead` has."""
     text = read_bytes(path)
     return decode_spec(text, str(path), instead)
 

@@ -86,7 +86,7 @@ class TimeAssumptions(Section, frozen=True):
 
     @property
     def sharing(self) -> ComputeSharing:
-        """The assumption about computing, in the form of the simulation."""
+        """The assumption about compute, as the simulator's `ComputeSharing`."""
         return ComputeSharing(self.compute == "proportional", self.compute_ratio)
 
 
@@ -182,7 +182,7 @@ class CardPower(Section, frozen=True):
 
     @property
     def model(self) -> PowerModel:
-        """The power model in the form of the simulation."""
+        """The power, as the simulator's `PowerModel`."""
         return PowerModel(self.idle_watts, self.context_watts, self.busy_watts, self.gamma)
 
 
@@ -275,8 +275,8 @@ class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
-    """Base of workloads without a cluster of their own: `gpus` of one model, or the `nodes` of
-    openb's CSV.
+    """Base of workloads that do not define a cluster: it has `gpus` GPUs of one model, or the
+    `nodes` of a CSV file in openb's form.
 
     `gpuMib` is a GPU's memory if there is no node list."""
 
@@ -315,7 +315,8 @@ class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", t
     """Pods of manifests (a file, or a folder of them), read as by `weft parse`.
 
     Manifests lack pods' use and run time, so the pods use `usedRatio` of their memory request and
-    `computeRatio` of the SMs, for `seconds`. Each arrives in `copies`. Axes: `loads`, `faults`."""
+    `computeRatio` of the SMs, for `seconds`. Each pod arrives `copies` times. Axes: `loads`,
+    `faults`."""
 
     manifests: str
     copies: Count = 1
@@ -327,8 +328,8 @@ class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", t
 class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
     """Pods of a trace in openb's form that never leave (`inflation`) or arrive and leave (`timed`).
 
-    `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, for
-    inflation.
+    `order` is a file of published arrival orders. Axis, for inflation: `demands`, the GPUs that all
+    arriving pods request, in percent of the cluster's.
 
     For timed: `queues` of teams, as in the scheduler's configuration; with `preempt` pods preempt
     others as in the scheduler, and a preempted pod runs on for `grace_seconds`."""

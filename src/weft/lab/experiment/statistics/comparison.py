@@ -113,10 +113,10 @@ class ExperimentResults(msgspec.Struct, frozen=True):
 
 
 def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
-    """Return a sentence to show instead of findings; `to` is appended to "No difference shown"."""
+    """Return a sentence to show instead of findings; `to` is inserted in "No difference shown"."""
     seeds = max((row.seeds for row in summary), default=0)
     if seeds >= ENOUGH_FOR_INTERVAL:
-        return f"No difference shown{to}."
+        return f"No difference{to} shown."
     return TOO_FEW_SEEDS if seeds else "Nothing to compare: no cell has been run."
 
 
@@ -193,9 +193,9 @@ def _common_seeds(
 
 
 def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
-    """Group measures by place and seed, from (place, seed, measures) of each cell.
+    """Group measures by place (levels and scheduler) and seed; `cells` are (place, seed, measures).
 
-    If a seed was run several times, its value is the mean over the runs that have one."""
+    If a seed was run several times, its value is the mean over the runs that have a value."""
     runs: dict[Place, dict[int, list[Measures]]] = {}
     for place, seed, measures in cells:
         runs.setdefault(place, {}).setdefault(seed, []).append(measures)
@@ -443,8 +443,8 @@ def compare_two(
 
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
-    """Return the stored cells by plan, with level indexes set to 0, as they differ between
-    files."""
+    """Return the stored records by planned cell, with level indexes set to 0, as experiments' files
+    may order levels differently."""
     records: dict[PlannedCell, CellRecord] = {}
     for cell, record in store.records(plan(spec)).items():
         levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)

@@ -81,8 +81,8 @@ class Difference(msgspec.Struct, frozen=True):
     def text(self, mark: str = "", decimals: int = 1) -> str:
         """Return the difference, its interval if it has one, and `mark` after the unit.
 
-        Differences of percentages are in points, others in percent if defined, else in their own
-        unit."""
+        Differences of percentages are in points, all others in percent if defined, else in the
+        measure's own unit."""
         if self.equal:
             return f"{EQUAL if self.seeds > 1 else 'equal'}{mark}"
         if self.unit == POINTS:

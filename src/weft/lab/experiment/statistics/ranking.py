@@ -57,8 +57,9 @@ def measured_mean(
     measure: str,
     value: Callable[[PolicyRun], float | None] | None = None,
 ) -> SeedMean | None:
-    """Return the mean over the runs that have this measure, or a related `value`; None if no run
-    has it."""
+    """Return a measure's mean over the runs that have it; None if no run has it.
+
+    `value`, if given, reads a related number from a run instead."""
     values = [
         number
         for run in runs
@@ -275,7 +276,7 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
 
 def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> Difference | None:
     """Return how much better the first policy is than the second on common seeds; None without
-    any."""
+    common seeds."""
     better = names if measure_of(measure).more_is_better else (names[1], names[0])
     cells = ((((), run.policy), run.seed, openb_measures(run)) for run in results.runs)
     compared = summaries_of_levels(of_places(cells), [()], better, measure, gpus_of(results.runs))
@@ -312,7 +313,7 @@ def _too_few(seeds: int) -> str:
 
 
 def _does(measure: str, value: str, who: str) -> str:
-    """Return a sentence on a policy, or on "Both", by this measure."""
+    """Return a sentence with the measure's value for a policy; `who` is its name, or "Both"."""
     s = "" if who == "Both" else "s"
     if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"

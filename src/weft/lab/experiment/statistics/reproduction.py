@@ -388,7 +388,7 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
 def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
-    """Compare the cells in the store, without marked ones."""
+    """Compare schedulers by the cells in the store, leaving out marked cells."""
     records = store.records(cells)
     marked = marks_of(records)
     measures = {
