@@ -30,7 +30,7 @@ class Happenings:
 
 
 def _between(old: Picture, new: Picture) -> Iterator[ShownEvent]:
-    """Yield the events between two pictures, those of nodes first; their `number` is set later."""
+    """Yield the events between two pictures, those of nodes first, all with number 0."""
     for name in old.nodes.keys() - new.nodes.keys():
         yield _of_node(new, "node gone", name, "is no longer in the cluster")
     for name, node in new.nodes.items():
