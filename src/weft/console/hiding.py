@@ -29,8 +29,8 @@ from weft.core.explain.queue_rows import QueueRow
 from weft.core.explain.sentences import RECLAIMS
 from weft.model import Gpu, Node, Placement, Share
 
-IN_HIDDEN = "in namespaces that you may not see"
-A_POD = "a pod that you may not see"
+IN_HIDDEN = "in namespaces that you have no permission to see"
+A_POD = "a pod that you have no permission to see"
 _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-z0-9][\w.-]*)")
 """NAMESPACE/NAME. Names of resources and labels have a dot before their slash."""
 _RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")

@@ -272,7 +272,7 @@ class Campaign:
                 failed = pool.warm(names)
                 if part.isolation != TIME_SLICING and len(failed) == len(names):
                     first = FailedError(failed[0])
-                    raise BenchError(f"nothing starts with {part.isolation}: {first}")
+                    raise BenchError(f"no workload starts with isolation {part.isolation}: {first}")
             everything = [*solos, *pairs(list(self._workloads), settings.seed)]
             ahead = min(part.missing(everything, settings.runs), self._affordable(part))
             self._trials(pool, part, shuffled(solos, part.isolation, 0), ahead)

@@ -175,7 +175,7 @@ class RunLogWriter:
             _cut_off(path)
         except BlockingIOError as error:
             self._file.close()
-            raise BadInputError(str(path), "another process is measuring into it") from error
+            raise BadInputError(str(path), "another process writes measurements to it") from error
         except OSError as error:
             raise self._unwritten(error) from error
 

@@ -163,8 +163,8 @@ def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
     failed = [name for name in names if name in jobs and jobs[name].failed]
     if not failed:
         return []
-    count = f"{len(failed)} of {len(names)} Jobs failed, the first {failed[0]}"
-    return [f"{count}: completion times cover only the others"]
+    count = f"{len(failed)} of {len(names)} Jobs failed, the first is {failed[0]}"
+    return [f"{count}: completion times cover only completed Jobs"]
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:

@@ -211,7 +211,7 @@ def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
             names = f"they name {min(of.others) or '(none)'}, Kubernetes has {min(nodes.names)}"
             marks.append(
                 f"no samples of {metric} name a node of the turn ({names}): the samples of all "
-                "GPUs were taken; relabel the exporters' node label to the Kubernetes node name"
+                "GPUs were used; relabel the exporters' node label to the Kubernetes node name"
             )
         elif of.nodes and absent:
             more = f" ({len(absent)} such nodes)" if len(absent) > 1 else ""
@@ -239,7 +239,7 @@ def lost(
             worst = max(worst, (longest_s, card))
     if not worst[0]:
         return []
-    return [f"Prometheus lost samples of {metric}: none of GPU {worst[1]} for {worst[0]:.0f} s"]
+    return [f"Prometheus lost samples of {metric}: GPU {worst[1]} has none for {worst[0]:.0f} s"]
 
 
 def usage_over_time(

@@ -125,7 +125,7 @@ async def _running(
             why = pod.status.message or pod.status.reason
             raise _not_in_path(scheduler, f"the probe failed on {pod.spec.node_name}: {why}")
         if client.clock.monotonic() >= deadline_s:
-            at = f"was bound to {pod.spec.node_name} but does not run"
+            at = f"was bound to {pod.spec.node_name} but did not run"
             said = next((f": {c.message}" for c in pod.status.conditions or () if c.message), "")
             state = at if pod.spec.node_name else "was not bound"
             raise _not_in_path(

@@ -158,7 +158,9 @@ class RunStore:
         `BadInputError` if it has another experiment's runs, is locked by another process, or cannot
         be written."""
         if importlib.util.find_spec("pyarrow") is None:
-            what = f"is not installed, and jobs are kept as Parquet; {install_extra('experiments')}"
+            what = (
+                f"is not installed, and jobs are stored as Parquet; {install_extra('experiments')}"
+            )
             raise BadInputError("pyarrow", what)
         try:
             (self.folder / CELLS).mkdir(parents=True, exist_ok=True)

@@ -218,7 +218,9 @@ def _check_teams(spec: ExperimentSpec) -> None:
         return
     if not timed and (workload.queues != QueuesSettings() or not workload.preempt):
         field = "queues" if workload.preempt else "preempt"
-        raise BadInputError(f"workload.{field}", "is for mode: timed, in which pods wait and end")
+        raise BadInputError(
+            f"workload.{field}", "applies only to mode: timed, in which pods wait and end"
+        )
     _check_queues_of(teams_of(workload, None), "workload")
     for at, profile in enumerate(spec.profiles):
         _check_queues_of(teams_of(workload, profile), f"profiles[{at}]")

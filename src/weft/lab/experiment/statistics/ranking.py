@@ -386,7 +386,7 @@ def notes_on(
 def _faulty(policy: str, count: int) -> str:
     return (
         f"{policy}: {count} side tasks, such as learning, failed and were left out (the log "
-        "says which): these figures are not the policy's"
+        "says which): these figures are not those of the whole policy"
     )
 
 
@@ -411,7 +411,11 @@ def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[
             if run.policy == policy.policy
         ]
         groups.setdefault(msgspec.msgpack.encode(bare), []).append(policy.policy)
-    return [f"the same in every run: {', '.join(names)}" for names in groups.values() if names[1:]]
+    return [
+        f"identical results in every run: {', '.join(names)}"
+        for names in groups.values()
+        if names[1:]
+    ]
 
 
 def seeds_text(seeds: int) -> str:
