@@ -97,7 +97,7 @@ def test_moments_have_numbers_where_nothing_takes_time(
 DROPPED = """{
     const real = window.fetch;
     window.fetch = (address, ...rest) => (/number=/.test(address) && !window.kept
-        ? Promise.resolve(new Response('{"error": "this day is not ready"}', { status: 404 }))
+        ? Promise.resolve(new Response('{"error": "it is not simulated yet"}', { status: 404 }))
         : real(address, ...rest));
 }"""
 
@@ -112,7 +112,7 @@ def test_a_day_that_is_not_kept_any_more_is_not_shown_as_it_was(
     window.run("document.querySelector('#time input').focus()")
     window.press("Home")
     said = "document.querySelector('weft-compare [role=alert]')?.innerText"
-    assert "not kept any more: this day is not ready." in eventually(window, said)
+    assert "no longer in memory: it is not simulated yet." in eventually(window, said)
     assert window.run("document.querySelector('weft-compare > .days').hidden")
     window.run("window.kept = true")
     window.run("document.querySelector('weft-compare button').click()")

@@ -34,7 +34,7 @@ ALONE = (
     "score, the predicted slowdown and the observed slowdown are missing"
 )
 SNAPSHOT_SLICE_S = 5.0
-"""Computing time of the search for what would help a snapshot's pods: once, at the start."""
+"""Seconds of search, once at the start, for changes that would help a snapshot's pending pods."""
 
 
 class ClusterPictures:
@@ -101,7 +101,7 @@ class ClusterPictures:
             pod = self._live.pods.pods[namespace, name]
             text = state_in_words("bad", bad.why)
             since_s = moment_ns(pod.metadata.creation_timestamp) / SECOND_NS
-            group = "contradicts itself"
+            group = "invalid request"
             rows.append(
                 ShownWaiting(pod.metadata.uid, namespace, name, group, text, since_s=since_s)
             )

@@ -21,7 +21,7 @@ from weft.console.picture import Picture
 from weft.console.recorded import DaySums, RecordedSource
 
 LONGEST_S = 900.0
-"""A day that takes longer to simulate is better compared by `weft simulate`."""
+"""Maximum seconds to simulate a day; `weft simulate` can compare days that take longer."""
 MOST_KEPT = 3
 """Maximum number of simulated days in memory: each takes as much as the record itself."""
 LOOK_S = 0.25
@@ -51,7 +51,7 @@ class Comparisons:
     """Compares one record with the same day under other policies.
 
     `command(policy, out)` returns the command line of a process that simulates the day and writes
-    its decisions to `out`; `open_day` reads these at the moments of `recorded`, in a thread.
+    its decisions to `out`; `open_day` reads that file at the moments of `recorded`, in a thread.
     `record_bytes` is the record's size, from which progress is estimated; 0 if the new file may be
     of another size. `policies` are those that viewers may choose.
     """
@@ -122,7 +122,7 @@ class Comparisons:
             self._days[policy] = ComparedDay(policy, "failed", None, str(error))
             raise
         if not other.record.at_s:
-            text = other.record.trouble or "nothing happened"
+            text = other.record.trouble or "the simulated day has no events"
             self._days[policy] = ComparedDay(policy, "failed", None, text)
             return
         self._others[policy] = other
@@ -157,7 +157,7 @@ class Comparisons:
                 await process.wait()
             lines = (await said).decode(errors="replace").splitlines()
         if process.returncode:
-            return lines[-1] if lines else f"the simulation ended with {process.returncode}"
+            return lines[-1] if lines else f"the simulation ended with code {process.returncode}"
         return ""
 
     def _look(self, policy: str, out: Path) -> None:

@@ -30,7 +30,7 @@ class Happenings:
 
 
 def _between(old: Picture, new: Picture) -> Iterator[ShownEvent]:
-    """Yield what happened, nodes first, with number 0."""
+    """Yield the events between two pictures, those of nodes first, all with number 0."""
     for name in old.nodes.keys() - new.nodes.keys():
         yield _of_node(new, "node gone", name, "is no longer in the cluster")
     for name, node in new.nodes.items():
@@ -45,7 +45,8 @@ def _between(old: Picture, new: Picture) -> Iterator[ShownEvent]:
             yield _of_pod(new, "ended", pod, f"no longer holds {_place(pod)}")
     for uid, pod in new.pods.items():
         if uid not in old.pods and not pod.claim:
-            yield _of_pod(new, "kept" if pod.kept else "bound", pod, f"on {_place(pod)}")
+            kind, text = ("kept", "place reserved on") if pod.kept else ("bound", "on")
+            yield _of_pod(new, kind, pod, f"{text} {_place(pod)}")
     for uid, waiting in new.waiting.items():
         if uid not in old.waiting:
             name = f"{waiting.namespace}/{waiting.name}"

@@ -29,12 +29,13 @@ from weft.core.explain.queue_rows import QueueRow
 from weft.core.explain.sentences import RECLAIMS
 from weft.model import Gpu, Node, Placement, Share
 
-IN_HIDDEN = "in namespaces that you may not see"
-A_POD = "a pod that you may not see"
+IN_HIDDEN = "in namespaces that you have no permission to see"
+A_POD = "a pod that you have no permission to see"
 _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-z0-9][\w.-]*)")
 """NAMESPACE/NAME. Names of resources and labels have a dot before their slash."""
 _RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")
-"""The one sentence that names another queue than the pod's own: by default a namespace."""
+"""The one sentence that names a queue other than the pod's own; a queue is by default named after
+a namespace."""
 _AT_LIMIT = re.compile(r"queue (\S+) holds \S+ of at most \S+ ([^;]+); this pod")
 _RAISED = re.compile(r"limits\.(.+?) of queue (\S+) from \S+ to \S+")
 """Sentences about a pod's own queue that reveal its pods' holdings and its configured amounts."""
@@ -42,7 +43,8 @@ Row = TypeVar("Row")
 
 
 class Hiding:
-    """The view of one viewer. `secret` is this process' own, so that keys cannot be guessed."""
+    """The view of one viewer. Keys of hidden rows are derived with `secret`, which is random in
+    each process, so that they cannot be guessed."""
 
     def __init__(self, rights: ViewerRights, secret: bytes) -> None:
         self._rights, self._secret = rights, secret
@@ -194,7 +196,7 @@ def _totals(picture: Picture) -> tuple[int, int, int]:
 
 
 def namespaces_of(picture: Picture) -> frozenset[str]:
-    """Return the namespaces of everything in the picture that has a pod's name."""
+    """Return the namespaces of all pods that the picture names, also in events."""
     pods = {pod.namespace for pod in picture.pods.values()}
     waiting = {pod.namespace for pod in picture.waiting.values()}
     told = {event.pod.partition("/")[0] for event in picture.events.values() if event.pod}

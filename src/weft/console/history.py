@@ -1,4 +1,4 @@
-"""Keeps what was promised and used of each GPU over the last pictures, for charts."""
+"""Stores each GPU's promised and used amounts over the latest pictures, for charts."""
 
 from collections import deque
 
@@ -35,7 +35,7 @@ class GpuHistory:
         self._points: dict[str, deque[GpuPoint]] = {}
 
     def see(self, picture: Picture) -> None:
-        """Take the next picture."""
+        """Add a point for each GPU whose amounts have changed; drop GPUs that are gone."""
         most = min(MOST_POINTS, max(_LEAST_POINTS, ALL_POINTS // max(1, len(picture.gpus))))
         for key, gpu in picture.gpus.items():
             points = self._points.get(key)

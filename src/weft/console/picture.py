@@ -23,7 +23,7 @@ from weft.model.request import CORDON, Taint
 ZONE = "topology.kubernetes.io/zone"
 SECOND_NS = 1_000_000_000
 MOST_GROUPS, MOST_LABELS = 40, 24
-"""Most values that a label for grouping nodes may have, and most such labels that are shown."""
+"""Maximum number of values of a label by which nodes can be grouped, and of such labels."""
 MOST_USUAL, USUAL_S = 40, 60.0
 """Number of the commonest pod shapes for which stranded GPU is computed, and the seconds between
 two counts of them."""
@@ -32,8 +32,9 @@ two counts of them."""
 class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node. CPU in thousandths of a core, host memory in MiB. `closed`: it takes no pods, as it
     is not ready or cordoned. `model` is the model of its GPUs, of several the first one's. `labels`
-    are those by which nodes can be grouped. `idle_milli` of its GPUs are free, of which
-    `stranded_milli` can be used by no pod of a usual size (`weft cluster stranded`)."""
+    are those by which nodes can be grouped. `idle_milli` thousandths of its GPUs are
+    free, of which `stranded_milli` can be used by no pod of a usual size (`weft cluster
+    stranded`)."""
 
     name: str
     model: str = ""
@@ -91,7 +92,7 @@ class ShownShare(msgspec.Struct, frozen=True, array_like=True):
 class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pod that holds capacity of a node. `since_s` is when it was bound (seconds since 1970, 0
     where unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod.
-    `kept`: the pod still waits, and this place is kept for it while others leave."""
+    `kept`: the pod still waits, and this place is reserved for it until others have left."""
 
     uid: str
     namespace: str
@@ -114,10 +115,10 @@ class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pending pod: what it `asks`, since when (seconds since 1970), and the `reason` in the words
-    of `weft explain`. Pods are grouped by `group`. `change` is one change that would help and ends
-    no pod, `ends` one that ends pods: both were tried; "" where none was found yet. `changes`
-    counts all that were found. The pod asks for `gpus` GPUs, or for shares of that many, and waits
-    in the team's queue `queue`, as in `weft queues`."""
+    of `weft explain`. Pods are grouped by `group`. `change` is a change with which it could run and
+    which ends no pod, `ends` a change that ends pods; both were tried, and are "" until one is
+    found. `changes` counts all changes found. The pod asks for `gpus` GPUs, or for shares of that
+    many, and waits in the team's queue `queue`, as in `weft queues`."""
 
     uid: str
     namespace: str
@@ -167,7 +168,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 class PodFacts(NamedTuple):
-    """Facts about a pod that its placement does not have."""
+    """Facts about a pod that its placement does not contain."""
 
     namespace: str
     name: str

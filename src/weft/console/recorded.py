@@ -45,7 +45,7 @@ class Recorded(Protocol):
 
 class RecordedMoments(NamedTuple):
     """The moments that can be shown, seconds since 1970. `trouble` is the reason why the file has
-    no more, "" if it is complete."""
+    no more moments, "" if it is complete."""
 
     at_s: tuple[float, ...]
     trouble: str
@@ -157,7 +157,7 @@ def _elapsed(at_s: float, began_s: float) -> float:
 
 def _spread(at_s: Sequence[float]) -> set[int]:
     """Return the numbers, from 1, of the events after which a picture is made: all, or at most
-    `MOST_MOMENTS`, each the last of its instant."""
+    `MOST_MOMENTS`, each the last event of its instant."""
     if len(at_s) <= MOST_MOMENTS:
         return {*range(1, len(at_s) + 1)}
     every = -(-len(at_s) // MOST_MOMENTS)
@@ -166,7 +166,7 @@ def _spread(at_s: Sequence[float]) -> set[int]:
 
 
 def _until(at_s: Sequence[float], began_s: float, beside_s: Sequence[float]) -> set[int]:
-    """Return, for each of these times, the number (from 1) of the last event at or before it."""
+    """Return for each time in `beside_s` the number (from 1) of the last event at or before it."""
     elapsed_s = [_elapsed(each, began_s) for each in at_s]
     return {max(1, bisect_right(elapsed_s, each)) for each in beside_s}
 

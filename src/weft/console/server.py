@@ -14,7 +14,7 @@
 /healthz               200 while the process runs
 
 With `Viewers`, /api/ requires a bearer token that the API server accepts, and shows names only of
-pods that the token's user may list (`hiding.py`); hidden objects are answered as missing ones.
+pods that the token's user may list (`hiding.py`); hidden objects are reported as not existing.
 
 The console changes nothing. Its pages load nothing from other hosts and no inline script
 (Content-Security-Policy). On a loopback address, requests for other host names are refused, so that
@@ -120,7 +120,7 @@ _TYPES = {
 
 
 class ConsoleOptions(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
+    """Settings of the console's server, with the reasons for their defaults.
 
     `every_s`: between two pictures of a changing cluster; people do not see faster changes.
     `unseen_every_s`: the same while no browser is connected, so that events and GPUs' histories
@@ -138,8 +138,8 @@ class ConsoleOptions(msgspec.Struct, frozen=True):
 
 class AboutConsole(msgspec.Struct, frozen=True):
     """The answer of /api/about. `moments` are a record's, seconds since 1970; `trouble` is the
-    reason why it has no more, or is doubtful. `health`: /api/health exists. `policies` are those
-    with which the record can be compared."""
+    reason why the record has no more moments, or is doubtful. `health`: /api/health exists.
+    `policies` are those with which the record can be compared."""
 
     version: str
     kind: str
@@ -153,9 +153,10 @@ class AboutConsole(msgspec.Struct, frozen=True):
 
 class PodExplanation(msgspec.Struct, frozen=True):
     """The answer of /api/explain: `lines` as `weft explain pod` prints them, the best `candidates`,
-    and the `parts` of the score of the pod's place; `rescored`: as of now. Only viewers who may see
-    all names get the slowdown `predicted` for the pod and its co-residents, the pod's `progress`,
-    that of its co-residents (`residents`), and the whole `explanation`."""
+    and the `parts` of the score of the pod's place; `rescored`: the score is computed as of now.
+    Only viewers who may see all names get the slowdown `predicted` for the pod and its
+    co-residents, the pod's `progress`, that of its co-residents (`residents`), and the whole
+    `explanation`."""
 
     lines: tuple[str, ...]
     candidates: tuple[Candidate, ...] = ()
@@ -260,9 +261,9 @@ class ConsoleServer:
     async def _answer(self, request: web.BaseRequest) -> HttpAnswer | HttpStream:
         host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
         if self._on_loopback and not is_loopback(host):
-            return _problem(421, "ask at the address that weft console printed")
+            return _problem(421, "use the address that weft console printed")
         if request.method not in ("GET", "HEAD"):
-            return _problem(405, "the console shows, and changes nothing; ask with GET")
+            return _problem(405, "the console is read-only; use GET")
         first, _, rest = request.path.removeprefix("/").partition("/")
         if first == "api":
             return await self._data(request, rest)
@@ -315,7 +316,9 @@ class ConsoleServer:
         if self._health is None:
             return _problem(404, "only a live cluster can be checked")
         if not rights.everywhere:
-            return _problem(403, "the checks name pods of all namespaces, which you may not list")
+            return _problem(
+                403, "the checks name all namespaces' pods; you have no permission to list those"
+            )
         try:
             return _json(await self._health.page())
         except WeftError as error:
@@ -340,7 +343,8 @@ class ConsoleServer:
         return await self._viewers.rights(request, lambda: namespaces_of(self._picture) | also)
 
     def _seen_by(self, rights: ViewerRights) -> Picture:
-        """Return the present picture as this viewer may see it; the same one for equal rights."""
+        """Return the present picture as this viewer may see it; viewers with equal rights share
+        it."""
         if rights.everywhere:
             return self._picture
         view = self._views.get(rights)
@@ -364,7 +368,7 @@ class ConsoleServer:
 
     def _begin_viewing(self) -> None:
         """Count one more viewer; for the first one take a new picture, if none was taken just now,
-        and let the loop take further ones."""
+        and let `run` take further pictures."""
         rested = perf_counter() - self._looked_s >= self._rest_s
         if not self._viewing and self._source.lives and rested:
             self._look()
@@ -415,7 +419,7 @@ def _moment(source: RecordedSource, number: str) -> HttpAnswer:
 def _compared(comparisons: Comparisons, request: web.BaseRequest) -> HttpAnswer:
     policy, number = request.query.get("policy", ""), request.query.get("number")
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-        return _problem(403, "only this page may ask for a comparison: it takes computing time")
+        return _problem(403, "only the console's page may start a comparison, which takes CPU time")
     if policy not in comparisons.policies:
         return _problem(404, f"there is no policy {policy}")
     if number is None:
@@ -426,7 +430,11 @@ def _compared(comparisons: Comparisons, request: web.BaseRequest) -> HttpAnswer:
         both = comparisons.pictures(policy, int(number))
     except IndexError:
         return _problem(404, f"there is no moment {int(number)}")
-    return _problem(404, "this day is not ready") if both is None else _json(both)
+    return (
+        _problem(404, "the day under this policy is not simulated yet")
+        if both is None
+        else _json(both)
+    )
 
 
 def _event(kind: str, data: bytes) -> bytes:

@@ -21,10 +21,10 @@ from weft.model import PodRequest, Shape
 
 Kind = Literal["cluster", "snapshot", "decisions", "demo"]
 SNAPSHOT_SLICE_S = 5.0
-"""Computing time of the search for what would help a snapshot's pods: once, at the start."""
+"""Seconds of search, once at the start, for changes that would help a snapshot's pending pods."""
 LIVING_SLICE_S = 0.05
-"""Computing time of that search for each picture of a simulated cluster: a tenth of the time
-between two pictures."""
+"""Seconds of that search for each picture of a changing cluster: a tenth of the time between two
+pictures."""
 
 
 BEFORE = "(bound before)"
@@ -134,8 +134,8 @@ class LivingSource:
 
 
 def facts_of(engine: Engine, uid: str) -> PodFacts:
-    """Return the facts of a pod that has a place, or for which a place is kept. Of a pod that was
-    bound before the record began only the UID is known."""
+    """Return the facts of a pod that is placed, or for which a place is reserved. If the pod was
+    bound before the record began, only its UID is known."""
     placed = engine.placed.get(uid)
     if placed is not None:
         return PodFacts.of_placed(placed)

@@ -1,7 +1,8 @@
 """Rows of pending pods: why each waits, in the words of `weft explain`, and what would help.
 
 Pods of one shape wait for the same reason, so each shape is assessed once. The search for a change
-takes many trials: it goes on a slice at a time, and what it found is tried again for each picture.
+takes many trials: each picture continues it for a limited time (a slice), and tries the changes
+found so far again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +35,7 @@ class Alike(NamedTuple):
 
     @classmethod
     def of(cls, pod: PodRequest, profile: str) -> "Alike":
-        """Return these properties of the pod."""
+        """Return the pod's properties; `profile` is the name of the profile that decides for it."""
         return cls(
             profile,
             pod.shape,
@@ -49,9 +50,9 @@ class Alike(NamedTuple):
 
 
 class WaitingReasons:
-    """The reasons of one engine's pending pods. `slice_s`: computing time of the searches for
-    changes, for one picture. `rank_for` a pod makes the rank, and `name` knows
-    the names, for a `ChangeSearch`; `clock` times slices, in seconds."""
+    """The reasons of one engine's pending pods. `slice_s` is the time per picture to search for
+    changes that would help. `rank_for(pod)` and `name` are arguments of the pod's `ChangeSearch`;
+    `clock` times slices, in seconds."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class WaitingReasons:
         return summarise(self._engine.ledger.table, known, pod.warnings)
 
     def _follow(self, stuck: dict[Alike, PodRequest]) -> None:
-        """Search for what would help these pods, for one slice; the others' searches end."""
+        """Search for changes that would help these pods, for one slice; end all other searches."""
         for key in [key for key in self._searches if key not in stuck]:
             del self._searches[key]
         until = self._clock() + self._slice_s
@@ -116,7 +117,7 @@ class WaitingReasons:
         )
 
     def _why(self, pod: PodRequest, summary: FeasibilitySummary) -> tuple[str, str]:
-        """Return the group that a pod waits in, and its own reason."""
+        """Return the title of the pod's group of pending pods, and the pod's own reason."""
         if pod.shape.constraints.unsupported:
             return "waits", pod.shape.constraints.unsupported
         members = self._engine.queue.gangs.of(pod.gang) if pod.gang else None
@@ -128,8 +129,8 @@ class WaitingReasons:
 
 
 class _Search:
-    """A search for changes that goes on a slice at a time; begun again when nothing it found helps
-    any more."""
+    """A search for changes with which a pending pod could run, continued for one slice per picture.
+    Once stale (`is_stale`), it is replaced by a new search."""
 
     def __init__(
         self, engine: Engine, pod: PodRequest, rank: Rank, name: Callable[[str], str]
@@ -140,7 +141,7 @@ class _Search:
         self._engine = engine
 
     def go_on(self, is_over: Callable[[], bool]) -> None:
-        """Make trials until the slice is over, or there are none left."""
+        """Make trials until the slice is over, or no trials are left."""
         while not self._search.ended and not is_over():
             if next(self._steps, _END) is _END:
                 self._ended_at = self._engine.ledger.version

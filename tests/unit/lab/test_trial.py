@@ -304,7 +304,7 @@ def test_cards_of_nodes_by_other_names_are_taken_and_that_is_told() -> None:
     assert sorted(cards.cards) == ["10.0.0.1/0", "10.0.0.2/0"]
     (mark,) = silent({Metric.POWER_W: cards}, nodes)
     assert "they name 10.0.0.1, Kubernetes has a" in mark
-    assert "the samples of all GPUs were taken" in mark
+    assert "the samples of all GPUs were used" in mark
     assert silent({Metric.POWER_W: cards_of([], nodes.names)}, nodes) == []  # `lost` says so
 
 
@@ -319,7 +319,7 @@ def test_jobs_that_failed_mark_the_cell_for_times_are_of_the_others() -> None:
     kinds = dict.fromkeys(jobs, "x")
     assert job_measures(job_rows(jobs.values(), [], kinds, {}, {}))["jct_mean_s"] == 1
     assert job_marks(jobs, list(kinds)) == [
-        "2 of 3 Jobs failed, the first b: completion times cover only the others"
+        "2 of 3 Jobs failed, the first is b: completion times cover only completed Jobs"
     ]
     assert job_marks({"a": jobs["a"]}, ["a"]) == []
 

@@ -42,7 +42,7 @@ function signIn() {
   const field = el("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false", required: true });
   const form = el("form", { id: "sign-in", class: "card" }, el("h1", {}, "Sign in"),
     el("p", { role: "alert" }, refused), el("label", {}, "Token", field), el("button", {}, "Sign in"),
-    el("p", { class: "empty" }, "You see the names of pods that you may list. The token is kept in this tab alone."));
+    el("p", { class: "empty" }, "You see the names of the pods that you have permission to list. The token is stored in this tab only."));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     model.signIn(field.value.trim());

@@ -21,7 +21,7 @@ class WeftCompare extends HTMLElement {
     this.days = el("div", { class: "days" }, this.maps.map((map, n) => el("section", { class: "card" }, this.names[n], map)));
     this.sums = el("div");
     this.append(el("h1", {}, "Compare"),
-      el("p", {}, "The recorded day, and the same nodes and pods under another policy, which is simulated here. Pods run as long as they did, counted from their new placement."),
+      el("p", {}, "The recorded day, and the same nodes and pods under another policy, which is simulated here. Pods run as long as recorded, counted from their new placement."),
       el("form", { class: "tools" }, el("label", {}, "Other policy", this.choice)), this.said, this.sums, this.days);
     this.days.hidden = true;
   }
@@ -100,7 +100,7 @@ class WeftCompare extends HTMLElement {
   #progress(day) {
     if (day?.state === "failed") return [el("p", { class: "trouble", role: "alert" }, day.text),
       el("button", { type: "button", onclick: () => this.#again() }, "Try again")];
-    const what = day?.text || (day?.state === "reading" ? "Reading what it decided …" : `Simulating the day under ${this.policy} …`);
+    const what = day?.text || (day?.state === "reading" ? "Reading the simulated decisions …" : `Simulating the day under ${this.policy} …`);
     return [el("p", {}, what), el("progress", { max: 100, value: day?.state === "simulating" ? day.percent : null, "aria-label": "Progress" })];
   }
 
@@ -129,7 +129,7 @@ class WeftCompare extends HTMLElement {
 
   /** The console does not have the day any more: what is drawn is of another moment. */
   #gone({ error }) {
-    this.day = { policy: this.policy, state: "failed", text: `The day is not kept any more: ${error}.` };
+    this.day = { policy: this.policy, state: "failed", text: `The simulated day is no longer in memory: ${error}.` };
     this.#asked = "";
     this.#draw();
   }

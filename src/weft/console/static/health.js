@@ -4,7 +4,7 @@ import { el, fill, number } from "./dom.js";
 import { ask } from "./model.js";
 
 const AGAIN_MS = 30_000;
-const LEVELS = { wrong: "wrong", advice: "look at this", good: "well" };
+const LEVELS = { wrong: "wrong", advice: "advice", good: "good" };
 
 class WeftHealth extends HTMLElement {
   connectedCallback() {

@@ -27,7 +27,7 @@ class WeftWaiting extends HTMLElement {
     return el("section", { "data-key": reason, class: "card" },
       el("h2", {}, reason, el("b", {}, number(pods.length))),
       el("div", { class: "wide" }, el("table", { class: "waiting" },
-        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Waits", "Why", "Smallest change", "Would have to go"].map((text) => el("th", {}, text)))),
+        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Waits", "Why", "Smallest change", "Change that ends a pod"].map((text) => el("th", {}, text)))),
         el("tbody", {}, shown.map((pod) => this.#row(pod))))),
       pods.length > shown.length
         ? el("button", { type: "button", onclick: () => { this.#open.add(reason); this.show(this.model); } }, `Show all ${number(pods.length)}`)
@@ -56,7 +56,7 @@ class WeftEvents extends HTMLElement {
     this.model = model;
     const events = [...model.events.values()].sort((a, b) => b.number - a.number);
     fill(this, el("h1", {}, "Events"), el("div", { class: "card wide" }, el("table", { class: "events" },
-      el("thead", {}, el("tr", {}, ["When", "What", "Of", "More"].map((text) => el("th", {}, text)))),
+      el("thead", {}, el("tr", {}, ["Time", "Event", "Pod or node", "Details"].map((text) => el("th", {}, text)))),
       el("tbody", {}, events.map((event) => el("tr", { "data-key": event.number },
         el("td", { class: "n" }, clock(event.at_s)), el("td", {}, el("span", { class: `kind ${event.kind.replace(" ", "-")}` }, event.kind)),
         el("td", {}, event.pod ? link(model, event.pod) : event.node ? nodeLink(event.node) : ""),

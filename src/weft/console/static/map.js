@@ -240,7 +240,7 @@ class WeftMap extends HTMLElement {
     }
     for (const box of this.#boxes) if (seen(box)) this.#cell(pen, box, colours, size);
     if (this.cursor) this.#outline(pen, this.#boxes.find((box) => box.key === this.cursor), colours.accent);
-    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys go from GPU to GPU${this.bare ? "" : ", Enter opens one; the same is in the table below"}.`);
+    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys move between GPUs${this.bare ? "" : "; Enter opens one; the table below has the same data"}.`);
     this.dataset.drawn = this.#boxes.length;
   }
 

@@ -86,7 +86,7 @@ function slowdowns(model, { predicted = [], progress, residents = [] } = {}) {
     return row([podLink(pod ?? each), pod?.application ? el("small", {}, pod.application) : null], false, at < 0 ? null : left.splice(at, 1)[0], each);
   });
   return el("section", { class: "card wide", "data-key": "slowdown" }, el("h2", {}, "Slowdown"), el("table", {},
-    el("thead", {}, el("tr", {}, ["Application", "Predicted", "Nine of ten within", "Observed"].map((text) => el("th", {}, text)))),
+    el("thead", {}, el("tr", {}, ["Application", "Predicted", "90 % bound", "Observed"].map((text) => el("th", {}, text)))),
     el("tbody", {}, row(predicted[0]?.application ?? "", true, predicted[0], observed), beside, left.map((each) => row(each.application, false, each)))));
 }
 
@@ -95,7 +95,7 @@ function eventsOf(model, concerns) {
   const found = [...model.events.values()].filter(concerns).sort((a, b) => b.number - a.number).slice(0, 50);
   if (!found.length) return null;
   return el("section", { class: "card wide", "data-key": "events" }, el("h2", {}, "Events"), el("table", { class: "events" },
-    el("thead", {}, el("tr", {}, ["When", "What", "Of", "More"].map((text) => el("th", {}, text)))),
+    el("thead", {}, el("tr", {}, ["Time", "Event", "Pod or node", "Details"].map((text) => el("th", {}, text)))),
     el("tbody", {}, found.map((event) => el("tr", { "data-key": event.number }, el("td", { class: "n" }, clock(event.at_s)),
       el("td", {}, event.kind), el("td", {}, event.pod || event.node), el("td", {}, event.text))))));
 }
@@ -155,8 +155,8 @@ class WeftPod extends HTMLElement {
   }
 
   #waits(model, pod, kept) {
-    return facts(["State", "waits"], ["Kept for it", kept ? nodeLink(kept.node) : ""], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""], ["Asks", pod.asks], ["Why", pod.reason],
-      ["Smallest change", pod.change], ["Would have to go", pod.ends], ["Queue", queueLink(pod.queue)], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
+    return facts(["State", "waits"], ["Place reserved on", kept ? nodeLink(kept.node) : ""], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""], ["Asks", pod.asks], ["Why", pod.reason],
+      ["Smallest change", pod.change], ["Change that ends a pod", pod.ends], ["Queue", queueLink(pod.queue)], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
   }
 
   /** Ask for the decision, once for each state that the pod is in. */

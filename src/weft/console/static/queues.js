@@ -47,7 +47,7 @@ class WeftQueue extends HTMLElement {
       bar([{ part: each.held / (each.configured || 1), colour: "var(--ramp-3)", title: each.setting }], `${what} ${each.setting}: ${amount(each.held)} of ${amount(each.configured)}`),
       el("span", { class: "n" }, `${each.setting}: ${amount(each.held)} of ${amount(each.configured)}`));
     return el("section", { class: "card" }, el("h2", {}, "Share", el("small", {}, `weight ${row.weight}`)),
-      el("p", {}, `${row.share_percent} % of the cluster: ${amount(row.gpus)} GPUs, ${memory(row.gpu_memory_mib)}; ${amount(row.borrowed_gpus)} GPUs of them borrowed.`),
+      el("p", {}, `${row.share_percent} % of the cluster: ${amount(row.gpus)} GPUs, ${memory(row.gpu_memory_mib)}; ${amount(row.borrowed_gpus)} of these GPUs are borrowed.`),
       row.guarantee.map((each) => line(each, "Guarantee")), row.limits.map((each) => line(each, "Limit")),
       row.guarantee.length + row.limits.length ? null : el("p", { class: "empty" }, "No guarantee and no limit is configured."));
   }

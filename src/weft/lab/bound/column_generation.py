@@ -1,8 +1,9 @@
 """Searches for prices that prove a low bound, by column generation with smoothed prices.
 
-The linear program over the known configurations gives prices. At mixes of these and the best prices
-found before, the most expensive configurations are added, until none improves the bound. Each step
-proves a bound, so the search may stop at any time with the best bound found.
+A configuration is the pods, or parts of pods, that one node holds together. The linear program over
+the known configurations gives prices. At mixes of these and the best prices found before, the most
+expensive configurations are added, until none improves the bound. Each step proves a bound, so the
+search may stop at any time with the best bound found.
 
 Sources: Gilmore and Gomory 1961 (column generation); Wentges 1997 (smoothed prices)."""
 
@@ -163,8 +164,8 @@ _LOOKS = 3
 class Found(msgspec.Struct, frozen=True):
     """A bound (thousandths of a GPU) and the prices that prove it, in units of 1/`SCALE`.
 
-    `converged`: no other prices give a bound lower by more than `ENOUGH`. `looks` counts the prices
-    tried."""
+    `converged`: no other prices give a bound lower by more than `ENOUGH`. `looks` is how many
+    lists of prices were tried."""
 
     bound_milli: Fraction
     prices: tuple[int, ...]

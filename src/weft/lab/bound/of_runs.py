@@ -57,7 +57,7 @@ class SavedBounds:
             return
 
     def of(self, demanded: Demanded, pieces: int) -> SavedPrices | None:
-        """Return the saved prices for this demand; None if there are none for `pieces` pieces."""
+        """Return the saved prices for this demand; None if none are saved for `pieces` pieces."""
         saved = self._bounds.get(_key(demanded))
         return saved if saved is not None and len(saved.prices) == pieces else None
 
@@ -128,7 +128,7 @@ class RunBounds:
         must_milli = sum(self._pods[row][1] for row in arrivals.pod_rows[:must])
         if known.bound_milli < must_milli:
             raise BadInputError(
-                "--bound-demand", "no policy can place all pods up to this demand; write less"
+                "--bound-demand", "no policy can place all pods up to this demand; lower it"
             )
         bound = min(float(known.bound_milli), float(self._relaxation.capacity_milli))
         return PossibleAllocation(

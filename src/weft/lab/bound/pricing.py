@@ -33,7 +33,8 @@ class _Step(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A piece to pack into a node: it takes `level` levels of a GPU and `cpu` steps of CPU.
+    """A piece to pack into a node: it takes `level` levels (steps of a GPU's share) and `cpu` steps
+    of CPU.
 
     `part` is the fraction of the piece: less than 1 if a multi-GPU piece is split."""
 
@@ -71,7 +72,8 @@ def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
 
 
 class _ClassPricing:
-    """Tables shared by nodes of one class: the worth of one GPU, and of several GPUs together."""
+    """Tables shared by nodes of one class, which accept the same pods: the worth of one GPU, and of
+    several GPUs together."""
 
     def __init__(
         self, full: Sequence[int], accepted: Sequence[tuple[int, Piece, int]], most_cpu: int
@@ -104,8 +106,8 @@ class _ClassPricing:
         return Dearest(int(worth.tables[-1][node_type.cpu]), worth.pieces(node_type.cpu))
 
     def _one_gpu(self, kind: int, mixed: bool) -> "_OneGpu":
-        """Return the table of a GPU; on nodes of mixed kinds, multi-GPU pods are split into single
-        GPUs."""
+        """Return the table of the worth of one GPU of this kind; `mixed` nodes have several kinds
+        of GPUs, on which multi-GPU pods are split into single GPUs."""
         full = self._full[kind]
         items = [
             _Item(at, 1, piece.levels[kind], piece.cpu, price)
@@ -125,8 +127,8 @@ class _ClassPricing:
 
 
 def _undominated(items: Sequence[_Item]) -> list[_Item]:
-    """Return the items that no other item dominates: lower or equal level and CPU, and no lower
-    price."""
+    """Return the items that no other item dominates; an item dominates another if it takes at most
+    the same level and CPU and has at least the same price."""
     undominated: list[_Item] = []
     for item in sorted(
         items, key=lambda candidate: (candidate.level, candidate.cpu, -candidate.price)
@@ -139,7 +141,8 @@ def _undominated(items: Sequence[_Item]) -> list[_Item]:
 
 
 class _OneGpu:
-    """`worth[l, c]`: the highest worth of l levels of one GPU with c steps of CPU."""
+    """The worth of one GPU: `worth[l, c]` is the highest sum of prices of pieces that fit into l of
+    its levels and c steps of CPU."""
 
     def __init__(self, items: Sequence[_Item], full: int, most_cpu: int) -> None:
         self._items, self._full = _undominated(items), full
@@ -156,7 +159,7 @@ class _OneGpu:
         self.steps = _steps(self.worth[full])
 
     def pieces(self, cpu: int) -> list[tuple[int, float]]:
-        """Return the pieces that reach the highest worth of a full GPU with `cpu` steps of CPU."""
+        """Return the pieces that reach the highest worth of a whole GPU with `cpu` steps of CPU."""
         taken, level = [], self._full
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]
@@ -173,7 +176,8 @@ class _OneGpu:
 
 
 class _NodeWorth:
-    """`tables[g][c]`: the highest worth of the first g GPUs with c steps of CPU."""
+    """The worth of a node: `tables[g][c]` is the highest sum of prices of pieces that fit into the
+    first g GPUs and c steps of CPU."""
 
     def __init__(
         self, beside: Sequence[_Item], several: dict[int, list[_Item]], most_cpu: int
@@ -255,7 +259,7 @@ def _join(into: Values, below: Values, steps: Sequence[_Step]) -> None:
 
 
 def _steps(worth: Values) -> list[_Step]:
-    """Return the steps at which a rising row increases, and its first entry."""
+    """Return the first entry of a rising row, and each entry at which it increases."""
     rises = [0, *(np.flatnonzero(np.diff(worth)) + 1).tolist()]
     return [_Step(at, int(worth[at])) for at in rises]
 

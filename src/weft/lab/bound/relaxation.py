@@ -29,8 +29,9 @@ itself."""
 class Piece(msgspec.Struct, frozen=True):
     """A pod or part of a pod that is placed on one node.
 
-    It takes `cpu` steps of CPU, and `gpus` whole GPUs, or if `gpus` is 1, `levels[k]` levels of a
-    GPU of kind k. Nodes of class c accept it if `nodes[c]`. Without GPUs `levels` is empty."""
+    It takes `cpu` steps of CPU, and `gpus` whole GPUs, or if `gpus` is 1, `levels[k]` levels (steps
+    of a GPU's share) of a GPU of kind k. Nodes of class c accept it if `nodes[c]`. Without GPUs
+    `levels` is empty."""
 
     gpus: int
     levels: tuple[int, ...]
@@ -107,8 +108,8 @@ def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxatio
 def _classes(
     table: LedgerTable, demands: dict[Shape, Demand]
 ) -> tuple[list[int], dict[Shape, tuple[bool, ...]]]:
-    """Return the class of each node, and for each shape whether each class accepts it apart from
-    free GPUs."""
+    """Return the class of each node (nodes that accept the same shapes), and for each shape whether
+    each class accepts it, provided that its GPUs are free."""
     columns = [
         [int(code) in _BY_SIZE for code in declared_codes(table, demand)]
         for demand in demands.values()
@@ -121,8 +122,8 @@ def _classes(
 
 
 def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
-    """Return the step of CPU in thousandths of a core: exact if few steps suffice, else a multiple
-    of 50."""
+    """Return the thousandths of a core that count as one step of CPU: the greatest common divisor
+    of all amounts if no node then has over `MOST_CPU_STEPS` steps, else a multiple of 50."""
     most = max(table.cpu_total.tolist(), default=0)
     exact = math.gcd(*table.cpu_total.tolist(), *(demand.cpu_milli for demand in demands.values()))
     if exact and most <= exact * MOST_CPU_STEPS:
@@ -131,7 +132,8 @@ def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
 
 
 class _Levels:
-    """The number of levels per GPU of each kind, and the levels that a request takes."""
+    """The number of levels (steps of a GPU's share) per GPU of each kind, and the levels that a
+    request takes."""
 
     def __init__(self, table: LedgerTable, demands: Sequence[tuple[Demand, int]]) -> None:
         self._memory, self._total, full = [], [], []

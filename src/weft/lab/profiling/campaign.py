@@ -197,10 +197,10 @@ _REST = 0.1
 class CampaignSettings(msgspec.Struct, frozen=True):
     """Settings of a measuring campaign.
 
-    `runs`: repetitions of each solo and pair, whose median counts. `window_s`: long enough for ten
-    samples of the counters. `warm_s`: warm-up of workloads each time they start running.
-    `sample_s`: seconds between samples. `longest`: windows stay open for at most this multiple of
-    `window_s`. `budget_s`: time for everything; 0 is unlimited."""
+    `runs`: repetitions of each application alone and each pair, whose median counts. `window_s`:
+    long enough for ten samples of the counters. `warm_s`: warm-up of workloads each time they start
+    running. `sample_s`: seconds between samples. `longest`: windows stay open for at most this
+    multiple of `window_s`. `budget_s`: time for everything; 0 is unlimited."""
 
     runs: int = 3
     window_s: float = 3.0
@@ -261,7 +261,8 @@ class Campaign:
         return all(part.over for part in parts)
 
     def _part(self, part: "_Part") -> bool:
-        """Measure with one isolation: all solos, then as many pairs as there is time for."""
+        """Measure with one isolation: all applications alone, then as many pairs as there is time
+        for."""
         settings = self._settings
         pool = ResidentPool(self._bench, self._workloads, settings.load_timeout_s)
         try:
@@ -271,7 +272,7 @@ class Campaign:
                 failed = pool.warm(names)
                 if part.isolation != TIME_SLICING and len(failed) == len(names):
                     first = FailedError(failed[0])
-                    raise BenchError(f"nothing starts with {part.isolation}: {first}")
+                    raise BenchError(f"no workload starts with isolation {part.isolation}: {first}")
             everything = [*solos, *pairs(list(self._workloads), settings.seed)]
             ahead = min(part.missing(everything, settings.runs), self._affordable(part))
             self._trials(pool, part, shuffled(solos, part.isolation, 0), ahead)

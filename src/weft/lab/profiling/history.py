@@ -1,7 +1,8 @@
 """Derives profiles from a metrics server's history of pods that were alone on a GPU.
 
 Exporters' pod labels, and with access to the cluster the bindings of existing pods, show which GPU
-each pod held. `weft_ledger_gpu_holdings` reveals times in which a pod was on a node unseen."""
+each pod held. `weft_ledger_gpu_holdings` reveals times in which a node had pods that no exporter
+reported."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,9 +104,9 @@ _NO_FEATURES = frozenset({*_MEMORY, Metric.POWER_LIMIT_W, Metric.TEMPERATURE_C})
 class HistorySpan(NamedTuple):
     """The period to read: start, end and step.
 
-    `settle_s`: a pod's samples count only after it was alone for this time. `least_s`: least time
-    alone per application. `progress` names the counter of iterations that applications export, ""
-    for none."""
+    `settle_s`: a pod's samples count only after it was alone for this time. `least_s`: applications
+    that were alone for less time in total are left out. `progress` names the counter of iterations
+    that applications export, "" for none."""
 
     start_s: float
     end_s: float
@@ -147,8 +148,8 @@ class CollectedProfiles(NamedTuple):
 async def collect(
     source: Prometheus, span: HistorySpan, cluster: ClusterRecord, tell: Callable[[float], None]
 ) -> CollectedProfiles:
-    """Collect the profile of every application alone; `tell` is called with the fraction done, 0 to
-    1.
+    """Collect each application's profile from times in which it was alone on a GPU; `tell` is
+    called with the fraction done, 0 to 1.
 
     `TelemetryError` if the server does not answer."""
     parts: list[SoloWindow] = []

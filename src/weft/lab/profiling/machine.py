@@ -1,5 +1,5 @@
-"""A bench on this machine: its GPU through NVML with workloads as processes, or its CPU for trying
-out.
+"""A bench on this machine: its GPU through NVML with workloads as processes, or its CPU to try
+the measurements.
 
 The GPU must be for our exclusive use. Environment variables of the processes select the
 isolation."""

@@ -163,8 +163,8 @@ def read(path: Path) -> RunLog:
 
 
 class RunLogWriter:
-    """Appends lines to the log; each is on disk when `write` returns. `BadInputError` if it cannot
-    be."""
+    """Appends lines to the log; each is on disk when `write` returns. `BadInputError` if a line
+    cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -175,7 +175,7 @@ class RunLogWriter:
             _cut_off(path)
         except BlockingIOError as error:
             self._file.close()
-            raise BadInputError(str(path), "another process is measuring into it") from error
+            raise BadInputError(str(path), "another process writes measurements to it") from error
         except OSError as error:
             raise self._unwritten(error) from error
 

@@ -65,9 +65,10 @@ Together = tuple[tuple[str, ...], str]
 def compile_dataset(log: RunLog) -> Dataset:
     """Return a dataset with each application and pair: measured, or infeasible with the reason.
 
-    A pair's speed is relative to the solo median with the same isolation; without that solo the
-    pair is left out. A pair's failures count only if none of its runs succeeded. If an application
-    ran implausibly faster with a neighbour than alone, the pair counts as infeasible too."""
+    A pair's speed is relative to the median rate of the application alone with the same isolation;
+    without a rate alone the pair is left out. A pair's failures count only if none of its runs
+    succeeded. If an application ran implausibly faster with a neighbour than alone, the pair counts
+    as infeasible too."""
     good: dict[Together, list[LoggedRun]] = defaultdict(list)
     bad: dict[Together, LoggedRun] = {}
     for run in log.runs:
@@ -225,7 +226,9 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
             models = f"a {begin.card.gpu_model}, this is a {bench.card.gpu_model}"
             raise BadInputError(str(folder), f"has runs of {models}; name another folder")
         if begin.settings.get("sizes") != sizes:
-            raise BadInputError(str(folder), "has runs of other sizes; name another folder")
+            raise BadInputError(
+                str(folder), "has runs of other sizes (tiny or full); name another folder"
+            )
     how = {"sizes": sizes, "window_s": f"{settings.window_s:g}", "warm_s": f"{settings.warm_s:g}"}
     writer = RunLogWriter(folder / RUNS)
     try:

@@ -26,7 +26,7 @@ Card = tuple[str, str]
 Pod = tuple[str, str]
 """(namespace, name)."""
 NOBODY_KNOWS: Pod = ("", "?")
-"""Stands for an unidentified pod that holds the GPU."""
+"""Stands in for the name of an unidentified pod that holds the GPU."""
 
 MODEL_LABELS = ("modelName", "model_name", "gpu_model", "model")
 EXPORTED = "exported_pod"
@@ -54,7 +54,7 @@ class TimeGrid(NamedTuple):
         return np.where((slots >= 0) & (slots < self.length), slots, -1)
 
     def column(self, times: Floats, values: Floats) -> Floats:
-        """Return the value in each slot, [length]; NaN in slots without one."""
+        """Return the value in each slot, [length]; NaN in slots without a value."""
         slots = self.slots(times)
         column = np.full(self.length, np.nan)
         column[slots[slots >= 0]] = values[slots >= 0]
@@ -163,8 +163,8 @@ class SeenGpus:
 
 
 class SoloWindow(NamedTuple):
-    """A pod's times alone on a GPU: number of windows and of slots, each metric's samples, and
-    iterations per second."""
+    """A pod's times alone on a GPU: number of uninterrupted periods (`windows`) and of time slots,
+    each metric's samples, and iterations per second."""
 
     pod: Pod
     card: Card
@@ -188,7 +188,7 @@ def alone(present: Bools, settle: int) -> Bools:
 
 
 def windows(gpus: SeenGpus, settle: int) -> list[SoloWindow]:
-    """Return the times alone of every pod that has any."""
+    """Return the times alone on a GPU of every pod that was ever alone."""
     solos = []
     for card, pods in sorted(gpus.pods.items()):
         names = sorted(pods)

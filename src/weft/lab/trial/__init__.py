@@ -1,4 +1,4 @@
-"""Runs experiments on a real cluster, one scheduler's turn after another.
+"""Runs experiments on a real cluster, one turn after another: one scheduler, one seed's Jobs.
 
     turn: namespace ─▶ probe ─▶ Jobs at their times ─▶ wait ─▶ logs, events ─▶ clean-up
                                                                  └─▶ job_rows, ranges ─▶ measures

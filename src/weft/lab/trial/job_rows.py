@@ -153,7 +153,8 @@ def _row(
 
 
 def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
-    """Return a mark if Jobs of the turn failed or no Job was seen; `names` are the planned Jobs.
+    """Return a mark (a fault's text) if Jobs failed or no Job was seen; `names` are the planned
+    Jobs.
 
     Completion times cover only completed Jobs, so a scheduler whose Jobs fail would look fast. Jobs
     that did not end in time are marked by `Turn`."""
@@ -162,13 +163,13 @@ def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
     failed = [name for name in names if name in jobs and jobs[name].failed]
     if not failed:
         return []
-    count = f"{len(failed)} of {len(names)} Jobs failed, the first {failed[0]}"
-    return [f"{count}: completion times cover only the others"]
+    count = f"{len(failed)} of {len(names)} Jobs failed, the first is {failed[0]}"
+    return [f"{count}: completion times cover only completed Jobs"]
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
-    """Return a mark if clocks disagree, so that a later step has an earlier time; only the largest
-    gap."""
+    """Return at most one mark (a fault's text): the largest gap by which a later step of a Job has
+    an earlier time, as clocks disagree."""
     worst: tuple[float, str] = (MOST_CLOCK_ERROR_S, "")
     for row in rows:
         for (earlier, first_s), (later, then_s) in itertools.pairwise(row.moments().items()):

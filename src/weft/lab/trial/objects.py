@@ -27,7 +27,7 @@ class JobStatus(Api, frozen=True, gc=False):
 
 
 class KubeJob(Api, frozen=True, gc=False):
-    """A batch/v1 Job, as far as a trial reads it."""
+    """A batch/v1 Job, with the fields that a trial reads."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: JobStatus = JobStatus()
@@ -82,7 +82,7 @@ class RanStatus(ScheduledStatus, frozen=True, gc=False):
 
 
 class TrialPod(Pod, frozen=True, gc=False):
-    """A pod of a Job, as far as a trial reads it."""
+    """A pod of a Job, with the fields that a trial reads."""
 
     metadata: OwnedMeta = OwnedMeta()
     status: RanStatus = RanStatus()

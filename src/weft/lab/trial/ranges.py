@@ -1,7 +1,7 @@
 """Reads GPU use during a turn from the samples in a metrics server.
 
 Raw samples with their scrape times are queried: a range query would fill gaps of up to five minutes
-with the value before, and hide lost samples."""
+with the previous value, and hide lost samples."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -32,8 +32,8 @@ class TurnNodes(NamedTuple):
     """Names of the nodes that pods may run on, and of those among them that are Ready and have
     GPUs.
 
-    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource that requests
-    to one of the cluster's schedulers name. Labels are not considered."""
+    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource by which
+    pods request GPUs from one of the cluster's schedulers. Labels are not considered."""
 
     names: frozenset[str]
     with_cards: frozenset[str] = frozenset()
@@ -45,7 +45,11 @@ async def read_nodes(client: ApiClient, cluster: Cluster) -> TurnNodes:
     query = {"labelSelector": wanted} if wanted else {}
     page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), SkippedObjects())
     if not page.items:
-        what = f"no node of the cluster has these labels: {wanted}" if wanted else "no nodes"
+        what = (
+            f"no node of the cluster has these labels: {wanted}"
+            if wanted
+            else "the cluster has no nodes"
+        )
         raise BadInputError("cluster.nodeSelector", what)
     return turn_nodes(page.items, (each.request.resource for each in cluster.schedulers))
 
@@ -114,7 +118,7 @@ class CardsRead(NamedTuple):
 
 
 class RangesRead(NamedTuple):
-    """Samples, and marks about missing ones."""
+    """Samples of the metrics, and marks: texts of faults, such as missing samples."""
 
     samples: Samples
     marks: list[str]
@@ -160,7 +164,7 @@ def cards_of(
 ) -> CardsRead:
     """Merge the samples of each GPU from several exporters; GPUs of other nodes are left out.
 
-    If no series names one of `nodes`, all series are taken and `others` has their node names, since
+    If no series names one of `nodes`, all series are used and `others` has their node names, since
     exporters may use names that differ from Kubernetes'."""
     cards: dict[str, dict[str, dict[float, float]]] = {}
     for answer in answers:
@@ -194,7 +198,8 @@ def _series(values: Mapping[float, float]) -> CardSeries:
 
 
 def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
-    """Return marks for metrics without samples from some nodes with GPUs, so that sums are too low.
+    """Return marks (texts of faults) for metrics that lack some GPU nodes' samples, so that sums
+    are too low.
 
     A node has GPUs if its capacity has them, or if another metric has samples from it. Metrics
     whose series name none of the turn's nodes are marked too."""
@@ -206,7 +211,7 @@ def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
             names = f"they name {min(of.others) or '(none)'}, Kubernetes has {min(nodes.names)}"
             marks.append(
                 f"no samples of {metric} name a node of the turn ({names}): the samples of all "
-                "GPUs were taken; relabel the exporters' node label to the Kubernetes node name"
+                "GPUs were used; relabel the exporters' node label to the Kubernetes node name"
             )
         elif of.nodes and absent:
             more = f" ({len(absent)} such nodes)" if len(absent) > 1 else ""
@@ -220,7 +225,8 @@ def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
 def lost(
     metric: Metric, cards: Mapping[str, CardSeries], begin_s: float, end_s: float
 ) -> list[str]:
-    """Return at most one mark: the longest gap in a GPU's samples of the metric."""
+    """Return at most one mark (a fault's text): the longest gap in a GPU's samples, if some are
+    lost."""
     if not cards:
         return [f"Prometheus has no samples of {metric} in the turn; check its targets"]
     worst = (0.0, "")
@@ -233,7 +239,7 @@ def lost(
             worst = max(worst, (longest_s, card))
     if not worst[0]:
         return []
-    return [f"Prometheus lost samples of {metric}: none of GPU {worst[1]} for {worst[0]:.0f} s"]
+    return [f"Prometheus lost samples of {metric}: GPU {worst[1]} has none for {worst[0]:.0f} s"]
 
 
 def usage_over_time(

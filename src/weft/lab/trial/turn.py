@@ -125,7 +125,7 @@ async def _running(
             why = pod.status.message or pod.status.reason
             raise _not_in_path(scheduler, f"the probe failed on {pod.spec.node_name}: {why}")
         if client.clock.monotonic() >= deadline_s:
-            at = f"was bound to {pod.spec.node_name} but does not run"
+            at = f"was bound to {pod.spec.node_name} but did not run"
             said = next((f": {c.message}" for c in pod.status.conditions or () if c.message), "")
             state = at if pod.spec.node_name else "was not bound"
             raise _not_in_path(
@@ -196,8 +196,8 @@ def offset_of(told_s: float, step_s: float, asked_s: float, answered_s: float) -
 async def prometheus_clock_marks(
     source: Prometheus, api_server: ClockOffset, clock: Clock
 ) -> list[str]:
-    """Return a mark if Prometheus' clock is certainly more than a second off the API server's, or
-    cannot be read."""
+    """Return a mark (a fault's text) if Prometheus' clock is certainly more than a second off the
+    API server's, or cannot be read."""
     asked_s = clock.wall().timestamp()
     try:
         seconds = (await source.query("vector(time())")).values.tolist()
@@ -209,8 +209,8 @@ async def prometheus_clock_marks(
 
 
 def apart(prometheus: ClockOffset, api_server: ClockOffset) -> list[str]:
-    """Return a mark if the clocks are more than a second apart at any values within their
-    ranges."""
+    """Return a mark (a fault's text) if the clocks are more than a second apart at any values
+    within their ranges."""
     ahead_s = prometheus.least_s - api_server.most_s
     behind_s = api_server.least_s - prometheus.most_s
     if max(ahead_s, behind_s) <= MOST_CLOCK_ERROR_S:
@@ -239,8 +239,8 @@ class TurnPlan(msgspec.Struct, frozen=True):
 class TurnObjects(msgspec.Struct):
     """The last seen state of each object of a turn, including deleted pods.
 
-    `ooms` are names of container ends for lack of GPU memory, by Job; `marks` describe faults of
-    the turn. `api_clock` is the API server's clock relative to this machine's."""
+    `ooms` are identifiers of container ends for lack of GPU memory, by Job; `marks` describe faults
+    of the turn. `api_clock` is the API server's clock relative to this machine's."""
 
     jobs: dict[str, KubeJob] = {}
     pods: dict[str, TrialPod] = {}
@@ -263,7 +263,7 @@ class Turn:
         """Run the turn, with clean-up before and after; `BadInputError` if the probe finds that
         another scheduler binds the pods."""
         client, plan = self._client, self._plan
-        self._tell(f"{plan.scheduler.name}: removing what is left of earlier turns")
+        self._tell(f"{plan.scheduler.name}: removing namespaces of earlier turns")
         await remove_namespaces(client, plan.labels.experiment)
         try:
             await self._make_namespace()

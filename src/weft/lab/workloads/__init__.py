@@ -7,5 +7,6 @@ In: some twenty workloads with random weights and generated data, and the loop t
 reports its progress. `python -m weft.lab.workloads list | run NAME | answer NAME`.
 Out: choosing what runs together, and evaluating it (`lab/profiling/`). These files import PyTorch
 and the standard library but nothing else of Weft, so that any Python with PyTorch can run them.
-PyTorch is imported only when a workload runs; Weft does not depend on it. One workload needs none.
+PyTorch is imported only when a workload runs; Weft does not depend on it. `perceptron-infer` runs
+without PyTorch.
 """

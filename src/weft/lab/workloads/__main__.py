@@ -14,20 +14,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m weft.lab.workloads", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="print one JSON object per workload")
-    runs = commands.add_parser("run", help="run one, and print its progress")
+    runs = commands.add_parser("run", help="run a workload, and print its progress")
     runs.add_argument("name", choices=sorted(BY_NAME), metavar="NAME")
     runs.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu")
     runs.add_argument("--seconds", type=float, default=10.0, help="seconds of steady running")
     runs.add_argument(
         "--warm-seconds", type=float, default=2.0, help="seconds of warm-up, which do not count"
     )
-    runs.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
-    runs.add_argument("--orders", action="store_true", help="read go and pause from stdin")
-    answers = commands.add_parser("answer", help="answer queries, then print their latencies")
+    runs.add_argument("--tiny", action="store_true", help="use tiny sizes, to try it on a CPU")
+    runs.add_argument("--orders", action="store_true", help="read orders from stdin: go, pause")
+    answers = commands.add_parser("answer", help="run queries, then print their latencies")
     answers.add_argument("name", choices=sorted(ANSWERS), metavar="NAME")
-    answers.add_argument("--queries", type=_two_or_more, default=1024, help="2 or more [1024]")
+    answers.add_argument(
+        "--queries", type=_two_or_more, default=1024, help="number, 2 or more [1024]"
+    )
     answers.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu")
-    answers.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
+    answers.add_argument("--tiny", action="store_true", help="use tiny sizes, to try it on a CPU")
     arguments = parser.parse_args()
     if arguments.command == "list":
         for workload in WORKLOADS:

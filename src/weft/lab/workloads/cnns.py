@@ -25,7 +25,7 @@ class Residual(nn.Module):
         self.around = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Map images to images."""
+        """Apply both convolutions to images, and add the skip connection."""
         return functional.relu(self.body(images) + self.around(images))
 
 

@@ -32,8 +32,8 @@ def lstm_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step on a random graph, which gathers rows along edges and sums them at the
-    ends."""
+    """Return a training step on a random graph: it sums at each node the features of the nodes from
+    which edges lead there."""
     nodes, width = sizes["nodes"], sizes["width"]
     layers = [place.put(nn.Linear(width, width)) for _ in range(2)]
     features = place.numbers(nodes, width)

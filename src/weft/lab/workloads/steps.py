@@ -34,8 +34,8 @@ class DevicePlace:
         return torch.randint(below, shape, device=self.device)
 
     def half(self) -> Any:
-        """Return a context for products in bfloat16 on a GPU. On a CPU, which lacks some of them,
-        it has no effect."""
+        """Return a context that computes products in bfloat16 on a GPU. On a CPU, which lacks some
+        bfloat16 products, the context has no effect."""
         return torch.autocast("cuda", dtype=torch.bfloat16) if self.on_gpu else nullcontext()
 
     def wait(self) -> None:

@@ -68,12 +68,12 @@ class LanguageModel(nn.Module):
 
 
 def encoder_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step in which every token is predicted from all others."""
+    """Return a training step in which every position attends to the whole text."""
     return _learning(place, sizes, None)
 
 
 def decoder_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step in which every token is predicted from those before it."""
+    """Return a training step in which every position attends to itself and earlier ones only."""
     length = sizes["length"]
     mask = torch.full((length, length), float("-inf"), device=place.device).triu(1)
     return _learning(place, sizes, mask)

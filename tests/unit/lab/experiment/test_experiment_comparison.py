@@ -27,7 +27,7 @@ def test_means_are_over_the_seeds_that_all_schedulers_have() -> None:
     cells = [cell for cell in plan(spec) if cell.scheduler != "auto" or cell.seed < 2]
     results = compare(spec, measures_of(cells))
     assert {(row.seeds, row.mean) for row in results.summary} == {(2, 100.5)}
-    left = "not compared, as some scheduler lacks them: seeds 2, 3, 4, 5."
+    left = "seeds that some scheduler lacks are not compared: 2, 3, 4, 5."
     fitted = "Calibrated at percent 0 and 100"
     assert [note for note in results.notes if not note.startswith(fitted)] == [
         f"At percent 0: {left}",
@@ -45,7 +45,7 @@ def test_a_scheduler_that_a_level_lacks_takes_no_seed_from_others() -> None:
 
 def test_without_findings_the_words_say_why() -> None:
     few, many = spec_of(SMALL.replace("count: 6", "count: 4")), spec_of(SMALL)
-    assert compare(many, measures_of(plan(many))).in_words == ["No difference shown to gpushare."]
+    assert compare(many, measures_of(plan(many))).in_words == ["No difference to gpushare shown."]
     assert compare(few, measures_of(plan(few))).in_words == [
         "Fewer than 5 seeds: no intervals, and any difference may be chance."
     ]
@@ -61,7 +61,7 @@ def test_measures_that_no_cell_has_and_jobs_that_never_ended_are_said() -> None:
             measures[cell.folder]["unfinished"] = 3.0
     assert compare(spec, measures).notes == [
         "No cell has lost_s.",
-        "auto leaves 3 jobs unfinished a run; its completion times cover only the others.",
+        "auto leaves 3 jobs unfinished per run; its completion times cover only finished jobs.",
     ]
 
 
@@ -77,4 +77,4 @@ def test_a_difference_in_energy_says_how_much_of_it_is_the_makespans() -> None:
     }
     (finding,) = compare(spec, measures).findings
     assert finding.startswith("auto beats gpushare in energy: -43.8 %")
-    assert finding.endswith("(75 % of it by the makespan, the rest by how cards are shared).")
+    assert finding.endswith("(75 % of it by the makespan, the rest by how GPUs are shared).")

@@ -128,7 +128,7 @@ def test_the_page_says_who_won_by_how_much_and_how_sure(written):
     assert said.lead == "fgd allocates 95.20 % of the GPUs when demand equals capacity."
     # Differences are 2.0, 2.2, 2.1, 2.05 and 2.15: mean 2.1, half-width 2.776 × 0.079 / √5.
     assert "2.10 points more than best-fit (95 % interval 2.00 to 2.20, 5 paired" in said.rest
-    assert "On 1,000 GPUs that is 21.0 more at work." in said.rest
+    assert "On 1,000 GPUs that is 21.0 more GPUs at work." in said.rest
 
 
 def test_a_lead_that_may_be_chance_is_not_called_one():
@@ -145,14 +145,14 @@ def test_equal_policies_are_said_to_be():
 
 def test_one_seed_claims_no_interval():
     what = results({"a": (90.0,), "b": (89.0,)})
-    assert "in one seed: it may be chance; an interval needs 5" in headline(what).rest
+    assert "in one seed: it may be chance; an interval needs 5 seeds" in headline(what).rest
     assert policies(what)[1][1:3] == ["1°", "90.00"]
     assert any("° fewer than 5 seeds" in note for note in what.notes)
 
 
 def test_few_seeds_claim_no_interval():
     what = results({"a": (90.0, 90.1, 90.2, 90.3), "b": (80.0, 80.2, 80.1, 80.2)})
-    assert "in 4 seeds: it may be chance; an interval needs 5" in headline(what).rest
+    assert "in 4 seeds: it may be chance; an interval needs 5 seeds" in headline(what).rest
     assert "±" not in str(policies(what))
 
 
@@ -393,7 +393,7 @@ def test_maps_stop_where_the_page_would_get_slow(monkeypatch):
     both = [HELD, msgspec.structs.replace(HELD, policy="random")]
     text = "".join(maps(both, ["fgd", "random"]))
     assert text.count('<details class="map"') == 1
-    assert "run these alone for theirs: random" in text
+    assert "run these policies alone: random" in text
 
 
 def test_the_same_results_give_the_same_bytes(written, tmp_path):

@@ -86,7 +86,7 @@ def test_policies_without_their_inputs_are_named_and_those_that_did_the_same() -
     assert [summary.lacks for summary in results.summary] == [[], [], ["metrics"], []]
     assert results.notes[:2] == [
         "* without metrics: load-aware (a trace has none; `weft experiment run` simulates them)",
-        "the same in every run: best-fit, binpack",
+        "identical results in every run: best-fit, binpack",
     ]
 
 

@@ -256,7 +256,7 @@ def test_headlines_are_shown_under_every_assumption(tmp_path: Path) -> None:
     for html in (index, page.read_text()):
         assert rows[0].text in html
         assert rows[1].assumption in html
-    assert "It rests on: idle cards" in index
+    assert "Assumptions: idle cards" in index
     assert "measured on a V100" in page.read_text()
     assert rows[0].text == measured.text().replace("-", "−")
     assert measured.low_percent is not None

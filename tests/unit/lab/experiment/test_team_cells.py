@@ -87,5 +87,5 @@ def test_what_cannot_be_is_refused_by_its_field(before: str, after: str, says: s
 def test_queues_are_for_pods_that_wait(tmp_path: Path) -> None:
     text = TEXT.replace("mode: timed", "mode: inflation").replace(", preempt: false", "")
     text = text.replace(", order: fair, reclaim: true", "")
-    with pytest.raises(BadInputError, match=r"workload\.queues: is for mode: timed"):
+    with pytest.raises(BadInputError, match=r"workload\.queues: applies only to mode: timed"):
         decode_spec(text.encode(), "small.yaml")

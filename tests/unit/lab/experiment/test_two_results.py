@@ -105,7 +105,9 @@ def test_a_marked_cell_is_named_with_its_reason_and_in_no_average(
     means = [one for one in results.summary if one.measure == "jct_mean_s"]
     drawn = structs.replace(results, summary=means)  # all measures take seconds
     page = write_experiment_report(tmp_path / "page", spec, drawn, "", store).read_text()
-    assert f"{bad.folder} is marked, and left out: clocks are 9 s apart: &lt;of node a&gt;" in page
+    assert (
+        f"{bad.folder} is left out of comparisons: clocks are 9 s apart: &lt;of node a&gt;" in page
+    )
     for stem in ("gpu_util_percent-0", "power_w-0", "jct-0"):
         assert f'<figure id="{stem}">' in page
         assert (tmp_path / "page" / f"{stem}.svg").is_file()

@@ -285,7 +285,9 @@ def test_who_died_while_standing_by_is_started_again(tmp_path: Path) -> None:
 
 def test_one_measures_into_a_folder_at_a_time(tmp_path: Path) -> None:
     writer = RunLogWriter(tmp_path / "runs.jsonl")
-    with pytest.raises(BadInputError, match=r"runs\.jsonl: another process is measuring into it"):
+    with pytest.raises(
+        BadInputError, match=r"runs\.jsonl: another process writes measurements to it"
+    ):
         RunLogWriter(tmp_path / "runs.jsonl")
     writer.close()
     RunLogWriter(tmp_path / "runs.jsonl").close()
@@ -294,7 +296,9 @@ def test_one_measures_into_a_folder_at_a_time(tmp_path: Path) -> None:
 def test_mps_that_nothing_runs_with_is_one_error_not_one_of_each(tmp_path: Path) -> None:
     """As in a sandbox that lets its daemon start, and lets no process in."""
     bench, path = FakeBench(WORLD, mps_works=False), tmp_path / "runs.jsonl"
-    with pytest.raises(BenchError, match="nothing starts with mps: busy: failed: played"):
+    with pytest.raises(
+        BenchError, match="no workload starts with isolation mps: busy: failed: played"
+    ):
         measured(path, bench=bench, isolations=("mps", "time-slicing"))
     found = compile_dataset(read(path))
     assert found.infeasible == ()

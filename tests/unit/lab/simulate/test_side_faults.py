@@ -56,7 +56,7 @@ def test_a_run_goes_on_without(
     assert tells(caplog) == 1
     assert notes_on([sound], []) == []
     (note, *_) = notes_on([broken], [])
-    assert "these figures are not the policy's" in note
+    assert "these figures are not those of the whole policy" in note
 
 
 def _run(mode: str, world, policy: type[Policy]) -> PolicyRun:  # type: ignore[no-untyped-def]

@@ -1,5 +1,5 @@
 """Charts of results: policies' curves with a band for their spread, use by GPU model, reasons of
-failed pods, measures over an experiment's levels, and how often bounds held."""
+failed pods, measures over an experiment's levels, and how often predicted bounds held."""
 
 import math
 from collections import Counter
@@ -129,7 +129,7 @@ def _over_time(results: SimulationResults, name: str) -> Chart:
     return LineChart(
         name=name,
         title=title,
-        under=f"{y_title}: {_seeds(results)}; lines end when in one seed all pods have started",
+        under=f"{y_title}: {_seeds(results)}; lines end when all pods of all seeds have started",
         says=describe(lines, x_title, y_title, "on average"),
         lines=lines,
         x_title=x_title,
@@ -151,7 +151,7 @@ def describe(lines: Sequence[Line], x_title: str, y_title: str, when: str) -> st
     """Describe a chart of lines for screen readers."""
     ends = ", ".join(f"{line.name} {line.end:,.2f}" for line in lines)
     over = x_title if x_title[1].isupper() else x_title[0].lower() + x_title[1:]
-    return f"Lines over {over}, one a policy. {y_title}, {when}: {ends}."
+    return f"Lines over {over}, one per policy. {y_title}, {when}: {ends}."
 
 
 def _possible(results: SimulationResults) -> float | None:
@@ -185,7 +185,7 @@ def _seeds(results: SimulationResults) -> str:
 
 
 class TimeUnit(msgspec.Struct, frozen=True):
-    """A unit of time axes, for the longest run up to `below_s` seconds."""
+    """A unit of time axes, used if the longest run takes less than `below_s` seconds."""
 
     name: str
     seconds: float
@@ -199,7 +199,7 @@ TIME_UNITS = (
     TimeUnit("Days", 86_400, float("inf")),
 )
 MOST_POINTS = 400
-"""Points per curve; more than a figure has pixels only add bytes."""
+"""Maximum points per curve; more points than a figure has pixels only add bytes."""
 
 
 def allocation_lines(results: SimulationResults) -> list[Line]:
@@ -349,7 +349,7 @@ def by_model(results: SimulationResults, models_gpus: Mapping[str, int]) -> Char
         name="by-model",
         title=title,
         under="mean over seeds, % of the model's GPUs",
-        says=f"A row a policy, a column a model: {totals}.",
+        says=f"A row per policy, a column per model: {totals}.",
         rows=order,
         columns=heads,
         values=values,
@@ -373,8 +373,8 @@ def model_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
-    """Return unscheduled pods by reason, averaged over all seeds (a seed without a reason counts
-    0)."""
+    """Return the number of unscheduled pods by reason, averaged over all seeds (a seed without a
+    reason counts 0)."""
     runs = [run for run in results.runs if run.policy == policy]
     sums: Counter[str] = Counter()
     for run in runs:
@@ -383,8 +383,8 @@ def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def top_reasons(results: SimulationResults) -> list[str]:
-    """Return reasons by descending frequency; if there are more than colours, the least frequent
-    ones become "other reasons"."""
+    """Return reasons by descending frequency; if there are more reasons than colours, the
+    least frequent ones become "other reasons"."""
     sums: Counter[str] = Counter()
     for run in results.runs:
         sums.update(run.unscheduled)
@@ -404,7 +404,7 @@ def unscheduled(results: SimulationResults) -> Chart:
     return BarChart(
         name="unscheduled",
         title="Pods without a place, by reason",
-        under=f"mean per seed; the reason is what most nodes said{every}",
+        under=f"mean per seed; the reason is the one that most nodes gave{every}",
         says=f"Stacked bars, pods without a place: {totals}.",
         rows=order,
         parts=[
@@ -425,7 +425,8 @@ def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
 
 
 def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> Chart | None:
-    """Draw a measure over the first axis with several numbers, at the first level of the others.
+    """Draw a measure over the first axis that has several numbers, all other axes at their first
+    level.
 
     Without such an axis, draw a bar per scheduler. None if there are too many schedulers, or
     nothing was measured."""
@@ -481,7 +482,7 @@ def _bars(
         name=measure,
         title=_at(TITLES[measure], level_text(spec, first.levels)),
         under=_under(measure_of(measure).unit, first.seeds, bool(first.ci95)),
-        says=f"A bar a scheduler: {said}.",
+        says=f"A bar per scheduler: {said}.",
         rows=names,
         parts=[BarPart([row.mean for row in means], [look_of[name].paint for name in names])],
         ends=ends,
@@ -520,7 +521,7 @@ Curve = tuple[str, Sequence[tuple[float, float]]]
 
 
 def calibration(title: str, under: str, curves: Sequence[Curve]) -> Chart:
-    """Draw a line per split; on the dotted diagonal, bounds hold exactly as often as they
+    """Draw a line per curve; on the dotted diagonal, bounds hold exactly as often as they
     should."""
     lines = []
     for number, (name, points) in enumerate(curves):
@@ -534,7 +535,8 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Chart:
         name="calibration",
         title=title,
         under=under,
-        says=f"How often bounds held, against how often they should. Percent at 90: {coverage}.",
+        says="How often bounds held, against how often they should. Bounds for 90 % of "
+        f"measurements held in this percentage: {coverage}.",
         lines=lines,
         x_title="how often the bound should hold, % of measurements",
         y_title="held, %",

@@ -28,7 +28,7 @@ from weft.model.errors import BadInputError
 PAGE = "report.html"
 MANY_COLUMNS = 7
 """Columns up to which a table stays a table below 1,000 pixels; wider tables become cards there,
-others only on phones."""
+narrower ones only on phones."""
 
 
 @cache
@@ -114,7 +114,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def with_interval(text: str) -> str:
-    """Return a text of a mean and its interval as HTML, with the interval in lower case."""
+    """Return a text of a mean and its interval as HTML, with the interval in small print."""
     mean, _, interval = text.partition(" ")
     return Markup('{} <span class="ci">{}</span>').format(mean, interval) if interval else text
 
@@ -164,7 +164,7 @@ class Report:
 
 
 def write_files(directory: Path, files: dict[str, bytes], stale: Iterable[str]) -> None:
-    """Write these files into the folder, all or none, the last one last.
+    """Write these files into the folder, all or none; the last entry is renamed into place last.
 
     Files named in `stale` that are not written are deleted, since figures of an older report would
     show other numbers."""

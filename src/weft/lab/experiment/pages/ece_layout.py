@@ -1,4 +1,4 @@
-"""Writes results in the layout of the first such experiments (Ferikoglou et al., ECE-Diploma).
+"""Writes results in the file layout of Ferikoglou et al.'s experiments (ECE-Diploma).
 
     EXPERIMENT_<seed>_MIN_<a>_MAX_<b>_OVERPROV_<p>/   a and b: least and most seconds between jobs
         WORKLOAD_<MECHANISM>_<seed>.txt           a block per job, and the makespan
@@ -45,7 +45,7 @@ from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import BadInputError
 
 MECHANISMS = {"exclusive": "DEFAULT", "gpushare": "ALIBABA", "ferikoglou": "CUSTSCHED"}
-"""The layout's names of schedulers; others are written in capitals."""
+"""The layout's names of schedulers; names of other schedulers are written in capitals."""
 METRICS = {
     "dcgm_gpu_utilization": "gpu_util_percent",
     "dcgm_fb_used": "memory_used_mib",
@@ -106,7 +106,7 @@ def _with_jobs(
     if counting and not keeping:
         what = (
             f"ece is a table of jobs, but no cell of {store.folder} has rows of jobs ({JOBS}); "
-            "leave it out for the page"
+            "leave out --layout for the page"
         )
         raise BadInputError("--layout", what)
     for cell in counting:
@@ -116,8 +116,8 @@ def _with_jobs(
 
 
 def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int) -> str:
-    """Return the folder name of a level and seed, with axes unknown to the original if they have
-    several levels.
+    """Return the folder name of a level and seed; axes that the original layout lacks are added if
+    they have several levels.
 
     MIN and MAX are `gap_bounds`; without bounds they are left out."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
@@ -135,8 +135,8 @@ def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int
 def gap_bounds(workload: Workload) -> tuple[float, float] | None:
     """Return the least and most seconds between two jobs, before loads scale them.
 
-    They are `delaySeconds`, those of uniform `arrivals`, or the original's. None if gaps have no
-    bounds: with another distribution, or if jobs have arrival times of their own."""
+    The bounds are `delaySeconds`, those of uniform `arrivals`, or the original's. None if gaps have
+    no bounds: with another distribution, or if jobs have arrival times of their own."""
     if isinstance(workload, ClusterJobs):
         told = workload.jobs and all(job.arrival_seconds for job in workload.jobs)
         return None if told else workload.delay_seconds
@@ -194,7 +194,7 @@ def _charts(
 
 
 def mechanism(scheduler: str) -> str:
-    """Return a scheduler's name in capitals for file names; some have the original's names."""
+    """Return a scheduler's name for file names: the original layout's, or its own in capitals."""
     return MECHANISMS.get(scheduler) or re.sub("[^A-Z0-9]+", "_", scheduler.upper()).strip("_")
 
 
@@ -244,7 +244,7 @@ def _jobs(rows: CellRows) -> bytes:
 def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
     """Return the parts in `DIFFERENCES` from a cluster's rows, NaN if either time is missing.
 
-    At least 0: machines' clocks may differ by a second (cells with larger differences are
+    Parts are at least 0: machines' clocks may differ by a second (cells with larger differences are
     marked)."""
     return {
         what: np.maximum(columns[later] - columns[earlier], 0.0)

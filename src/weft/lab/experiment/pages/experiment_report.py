@@ -51,7 +51,8 @@ _BY_DEMAND = ("gpu_allocated_at_100_percent", "gpu_allocated_percent", "gpu_frag
 PDF = "report.pdf"
 INDEX = "index.html"
 MOST_COLUMNS = 4
-"""Columns up to which a table stays a table on narrow screens; wider ones become cards."""
+"""Columns up to which a table stays a table on narrow screens; of wider tables each row becomes a
+card."""
 COLUMNS = ("Check", "Result", "Criterion", "Published", "")
 
 
@@ -77,7 +78,7 @@ def write_experiment_report(
     on_trace = ""
     if runs is not None:
         drawn = [report.figure(chart) for chart in trace_charts(runs)]
-        on_trace = section(*drawn, title="As pods come")
+        on_trace = section(*drawn, title="As pods arrive")
     parts = [
         part("header", spec.name, spec.question),
         _who_wins(results),
@@ -103,7 +104,7 @@ def _measure_sections(
     *,
     drawn: bool,
 ) -> list[str]:
-    """Return a section per measure that judges schedulers.
+    """Return a section per measure by which schedulers are compared.
 
     A measure equal to another in every run gets only a note. With `drawn`, measures that the page
     shows by demand get no figure."""
@@ -159,7 +160,7 @@ def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow
         TableRow(same[0].assumption, [each.text for each in same])
         for same in zip(*columns, strict=True)
     ]
-    return Table("What it rests on", ["Assumed", *headings], rows, most=3).html()
+    return Table("Other assumptions", ["Assumption", *headings], rows, most=3).html()
 
 
 def _rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
@@ -181,9 +182,9 @@ def _rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
         tables.insert(0, part("text", f"At {at}:"))
     if not tables:
         tables.append(
-            part("text", with_code("Nothing else was assumed here: `assumptions` is the axis."))
+            part("text", with_code("To try others, list them in `assumptions` of the workload."))
         )
-    return section(part("text", model), *tables, title="What this rests on")
+    return section(part("text", model), *tables, title="Assumptions")
 
 
 def measure_table(
@@ -233,12 +234,12 @@ def _who_wins(results: ExperimentResults) -> str:
     absent = [f"{len(results.missing)} of {results.planned} cells are missing."]
     notes = absent if results.missing else []
     for folder, marks in results.marked.items():
-        notes.append(f"{folder} is marked, and left out: {'; '.join(marks)}")
+        notes.append(f"{folder} is left out of comparisons: {'; '.join(marks)}")
     against = (
-        f"Against {results.baseline}, on the same seeds. Only differences whose 95 % paired "
-        "interval leaves out 0, and whose p-value after Holm is below 5 %; the tables have all "
-        "others in brackets: for them no difference is shown, which does not mean that there is "
-        "none. Intervals are Student's; none below five seeds."
+        f"Differences are to {results.baseline}, on the same seeds. Listed are those whose 95 % "
+        "paired interval excludes 0 and whose p-value after Holm's correction is below 5 %; in the "
+        "tables, all other differences are in brackets, as they may be chance. Intervals are "
+        "Student's, from five seeds on."
     )
     return section(
         *(part("note", note) for note in [*notes, *results.notes]),
@@ -292,7 +293,7 @@ def write_index(
 ) -> Path:
     """Write `index.html` and return its path; `figures` are results of `page_figure`, by
     reproduction."""
-    what = "Short forms: fewer seeds or levels." if short else "In full."
+    what = "Short forms: fewer seeds or levels." if short else "All seeds and levels."
     parts: list[str] = [part("header", "Published experiments, reproduced", what)]
     parts += [_section(folder, each, figures.get(each.name, "")) for each in reproductions]
     write_files(folder, {INDEX: document("Weft: experiments", parts).encode()}, [])
@@ -313,7 +314,7 @@ def _section(folder: Path, reproduction: Reproduction, figure: str) -> str:
         figure,
         Table(f"Checks of {reproduction.name}", COLUMNS, rows, most=3).html(),
         *(part("text", text) for text in _reasons(expected, reproduction.checks)),
-        part("text", f"It rests on: {expected.rests_on}") if expected.rests_on else "",
+        part("text", f"Assumptions: {expected.rests_on}") if expected.rests_on else "",
         *(assumed_table([headline.name], [rows]) for headline, rows in reproduction.assumed()),
         part("links", links) if links else "",
         title=expected.title,
@@ -366,7 +367,7 @@ _ROWS = 40
 
 
 def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[TextPage]:
-    """Return pages with the findings in words, and a table per measure that judges schedulers.
+    """Return pages with the findings in words, and a table per measure that compares schedulers.
 
     Tables have mean ± half-width of the 95 % interval, and the difference to the baseline, in
     brackets if it may be chance."""

@@ -2,8 +2,9 @@
 
 A chart is plain data; `to_svg`, `to_png` and `to_pdf` draw it. Equal charts give equal bytes on
 every machine: text is laid out in the font that comes with matplotlib, and readers' own fonts
-replace it. Parts of a policy are SVG groups with its name, which a page shows under the pointer.
-matplotlib takes a second to import, so it is imported only when something is drawn."""
+replace it. The parts of a drawing that show a policy are SVG groups with its name, which a page
+shows under the pointer. matplotlib takes a second to import, so it is imported only when something
+is drawn."""
 
 import io
 import re

@@ -131,8 +131,8 @@ class Look(NamedTuple):
 def looks(policies: Sequence[str]) -> dict[str, Look]:
     """Return the look of each policy of a report, by its name with options.
 
-    Weft's policies without options look the same in every report; others keep their colour and get
-    the next free dash and marker."""
+    Weft's policies without options look the same in every report; other policies keep their colour
+    and get the next free dash and marker."""
     taken: dict[tuple[int, int], str] = {}
     for policy in sorted(set(policies), key=lambda policy: (policy not in PLACES, policy)):
         colour, turn = _wanted(policy)

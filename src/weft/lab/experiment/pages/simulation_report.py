@@ -65,21 +65,21 @@ class ReportTexts(NamedTuple):
 
 CAPTIONS = {
     "allocation": "As long as every pod finds a place, allocation follows demand (dotted). "
-    "Each line leaves it where its policy begins to turn pods away.",
+    "Each line falls below demand where its policy begins to reject pods.",
     "fragmentation": "FGD’s measure: idle GPU capacity on which a typical pod of this workload "
     "would not fit, over all GPU capacity.",
-    "by-model": "Down a column the policies differ; along a row the models do, as the workload’s "
-    "CPU and memory needs suit some machines better than others.",
+    "by-model": "A column compares policies on one GPU model. A row differs between models, as the "
+    "workload’s CPU and memory needs suit some machines better than others.",
     "unscheduled": "A pod fails when no node takes it; it is counted under the reason that most "
     "nodes gave.",
 }
 _TIMED = {
-    "by-model": "What is held when nothing is left to happen: pods without an end.",
+    "by-model": "What is still held at the end of the run, by pods that never end.",
     "allocation": "What is allocated to running pods, step by step until the last pod started; the "
     "number beside a line is its mean.",
-    "queue": "Pods that were created and had no place yet; the number beside a line is its mean, "
-    "each seed until its last pod started.",
-    "unscheduled": "Pods that were still waiting at the end, by what most nodes said last.",
+    "queue": "Pods that were created but not placed yet; the number beside a line is its mean, in "
+    "each seed until the last pod started.",
+    "unscheduled": "Pods still waiting at the end, by the last reason that most nodes gave.",
 }
 
 
@@ -130,7 +130,8 @@ def _note(results: SimulationResults) -> str:
     several = any(summary.gpu_held_ci95 is not None for summary in results.summary)
     interval = " ± is the half-width of a 95 % interval over seeds."
     return (
-        f"Percentages are of all GPU capacity; bold is best, where one end is.{interval * several}"
+        "Percentages are of all GPU capacity; the best value is bold where higher or lower is "
+        f"better.{interval * several}"
     )
 
 
@@ -145,9 +146,9 @@ def _queues(results: SimulationResults) -> list[str]:
     if not table.rows:
         return []
     note = (
-        "Means per seed. Held: percent of all GPU time from the first arrival to the last start, "
-        "as the scheduler charges queues; when wanted: of the time in which what its pods held and "
-        "waited for was as much as its guarantee."
+        "Means over seeds. Held: GPU time charged to the queue, in percent of all GPU time from "
+        "the first arrival to the last start. Held when wanted: the same, only while what its pods "
+        "held and waited for was at least its guarantee."
     )
     return [section(table.html(), part("note", note), title="Teams’ queues", label="Teams’ queues")]
 
@@ -167,7 +168,7 @@ def _made(results: SimulationResults, texts: ReportTexts) -> str:
     mode = (
         "replay of the workload’s own arrivals and departures"
         if is_timed(results)
-        else "pods arrive one by one, stay, and are dropped where they fit nowhere"
+        else "pods arrive one by one and never leave; a pod that fits nowhere is dropped"
     )
     rows = {
         "Workload": texts.subtitle,
@@ -196,8 +197,8 @@ def _ranges(seeds: list[int]) -> str:
 class Column(msgspec.Struct, frozen=True):
     """A column of the table of policies: one measure over a policy's seeds.
 
-    `best` is `max` or `min` if higher or lower is better, None if the number does not judge
-    policies."""
+    `best` is `max` or `min` if higher or lower is better, None if policies are not compared by
+    it."""
 
     title: str
     value: Callable[[Sequence[PolicyRun]], SeedMean | None]
@@ -285,11 +286,11 @@ def run_table(results: SimulationResults) -> Table:
 
 _RUN_TITLES = [
     "Demand, %",
-    "Allocated at 100 %",
+    "Allocated at 100 % demand, %",
     "Allocated, %",
     "Held, %",
     "Fragmented, %",
-    "of idle, %",
+    "Fragmented, % of idle",
 ]
 _TIMED_TITLES = ["Mean wait, s", "p50 wait, s", "p95 wait, s", "p99 wait, s"]
 _TIMED_TITLES += [f"{part} completion, s" for part in ("Mean", "p50", "p95", "p99")]
@@ -401,8 +402,8 @@ def _values(
 
 
 def _best(column: Column, cells: list[SeedMean | None]) -> str | None:
-    """Return the value to print in bold, as text; None if the column does not judge policies, or
-    all are equal."""
+    """Return the value to print in bold, as text; None if neither direction is better, or all
+    are equal."""
     there = [cell for cell in cells if cell is not None]
     if column.best is None or len({_shown(cell, column) for cell in there}) < 2:
         return None
@@ -449,7 +450,7 @@ def maps(holdings: Sequence[ClusterHoldings], order: Sequence[str]) -> list[str]
     if not shown:
         return []
     names = ", ".join(cluster.policy for cluster in there if cluster not in shown)
-    left_out = f"A map more would make this page slow: run these alone for theirs: {names}."
+    left_out = f"More maps would make this page slow. For a map, run these policies alone: {names}."
     first = shown[0]
     return [
         section(

@@ -44,7 +44,7 @@ USAGE = (
 )
 JOB_TIMES: dict[str, tuple[str, str]] = {
     "jct": ("Jobs that ended within this time", "finished_s"),
-    "queueing": ("Jobs that had a place within this time", "bound_s"),
+    "queueing": ("Jobs that were placed within this time", "bound_s"),
 }
 """Title by figure name, and the column from which `arrived_s` is subtracted."""
 
@@ -86,7 +86,7 @@ class LevelRows(msgspec.Struct, frozen=True):
         for name, (title, column) in JOB_TIMES.items():
             lines = self._lines(partial(_distribution, column))
             if lines:
-                axes = "Seconds since the job came", "Jobs, %"
+                axes = "Seconds since the job arrived", "Jobs, %"
                 titled = self._titled(title)
                 charts.append(_usage(f"{name}-{number}", titled, lines, axes, "the median, s"))
         return charts
@@ -128,7 +128,7 @@ def _column_over_time(
     """Return (times, means over seeds, overall mean) of a column; None if no cell has it.
 
     Times are the middles of the bins and the end, in `unit`. A run that has ended keeps its last
-    value while others go on."""
+    value while other runs go on."""
     columns = [_known(cell_rows, column) for cell_rows in rows]
     all_series = [known for known in columns if known is not None]
     if not all_series:
@@ -185,7 +185,7 @@ def _usage(
     return LineChart(
         name=name,
         title=title,
-        under=f"{y_title}, mean over seeds; beside names {beside}",
+        under=f"{y_title}, mean over seeds; next to each name: {beside}",
         says=describe(lines, x_title, y_title, beside),
         lines=lines,
         x_title=x_title,

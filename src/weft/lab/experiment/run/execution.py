@@ -129,8 +129,8 @@ class CellCost(msgspec.Struct, frozen=True):
 
 
 def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float) -> CellCost:
-    """Run a few evenly spread cells, at least one and until `within_s` seconds are over, in a
-    temporary folder."""
+    """Return the average cost of a few evenly spread cells, run in a temporary folder: at least one
+    cell, and more until `within_s` seconds are over."""
     tried, began_s, size = 0, time.perf_counter(), 0
     step = max(1, len(cells) // 8)
     with tempfile.TemporaryDirectory(prefix="weft-experiment-") as folder:

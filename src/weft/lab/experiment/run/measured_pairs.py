@@ -158,7 +158,7 @@ def known_kinds(table: PairTable, seed: int, missing: float) -> tuple[str, ...]:
 
 
 def only(table: PairTable, kinds: Sequence[str]) -> PairTable:
-    """Return the pairs among these kinds."""
+    """Return the part of the table that has only these kinds of applications."""
     indexes = [table.kinds.index(kind) for kind in kinds]
     return PairTable(
         tuple(kinds),
@@ -188,7 +188,7 @@ def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTab
 
 ORACLE = "oracle"
 PROGRESS = Feedback(noise=0.05, evict=False)
-"""Settings with which progress corrects the predictions, but does not evict."""
+"""Feedback from progress that corrects the predictions, but does not evict pods."""
 
 
 class PairsRunner:

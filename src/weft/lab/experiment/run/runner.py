@@ -140,10 +140,10 @@ class DecisionsKept:
 
 
 def every_nth_node(file: Path, every_node: int) -> list[Node]:
-    """Read every `every_node`-th node of an openb node list; `BadInputError` if none of these has a
-    GPU."""
+    """Read every `every_node`-th node of an openb node list; `BadInputError` if none of these nodes
+    has a GPU."""
     nodes = read_nodes(file)[::every_node]
     if not any(node.gpus for node in nodes):
-        what = f"has no GPU on one of {every_node} nodes; lower everyNode"
+        what = f"has no GPU if only one in {every_node} nodes is used; lower everyNode"
         raise BadInputError(str(file), what)
     return nodes

@@ -158,7 +158,9 @@ class RunStore:
         `BadInputError` if it has another experiment's runs, is locked by another process, or cannot
         be written."""
         if importlib.util.find_spec("pyarrow") is None:
-            what = f"is not installed, and jobs are kept as Parquet; {install_extra('experiments')}"
+            what = (
+                f"is not installed, and jobs are stored as Parquet; {install_extra('experiments')}"
+            )
             raise BadInputError("pyarrow", what)
         try:
             (self.folder / CELLS).mkdir(parents=True, exist_ok=True)
@@ -184,7 +186,7 @@ class RunStore:
         except (BlockingIOError, PermissionError):
             self._held.close()
             self._held = None
-            what = "is being run by another process; wait for it, or name another --out"
+            what = "is in use by another process; wait for it, or name another --out"
             raise BadInputError(str(self.folder), what) from None
 
     def _check_same(self) -> None:
@@ -230,8 +232,9 @@ class RunStore:
         return msgspec.structs.replace(record, measures=measures, run=run)
 
     def trace_runs(self, cells: Iterable[PlannedCell]) -> list[PolicyRun]:
-        """Return the trace runs of those of `cells` that are in the folder; `BadInputError` if this
-        version cannot read a run."""
+        """Return the policies' runs in those of `cells` that are in the folder, for a trace's pods.
+
+        `BadInputError` if this version cannot read a run."""
         return [
             self._trace_run(cell, record)
             for cell in cells
@@ -242,7 +245,7 @@ class RunStore:
         try:
             return msgspec.convert(record.run, PolicyRun)
         except msgspec.ValidationError as error:
-            what = "is of another version; remove the folder, and run the experiment again"
+            what = "was written by another version; remove the folder, run the experiment again"
             raise BadInputError(str(self.place(cell)), f"{what} ({error})") from None
 
     def differing_field(self, other: "RunStore") -> str:

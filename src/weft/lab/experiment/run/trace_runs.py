@@ -32,7 +32,7 @@ from weft.lab.simulate.timed import TimedPods, pod_rows, run_timed
 FIRST_SEED = 42
 """The first seed of `weft simulate`."""
 REPLAYED = "Arrivals are the trace's own."
-ONE_BY_ONE = "Gangs' pods are placed one by one: without times no pod waits for others."
+ONE_BY_ONE = "Pods of gangs are placed one by one: in mode inflation no pod waits for others."
 RESAMPLED = (
     "Arrivals are resampled for each seed: the trace's arrival times, at each a pod of the trace "
     "drawn at random, with replacement."
@@ -149,7 +149,7 @@ def run_recorded(
     run = msgspec.structs.replace(run, policy=name)  # the name as given, with its options
     if on_holdings is None:
         return CellOutcome(run)
-    moment = "when the last pod had come" if timed else "at the end"
+    moment = "when the last pod had arrived" if timed else "at the end"
     return CellOutcome(run, ClusterHoldings(name, arrivals.seed, moment, tuple(nodes)))
 
 
@@ -193,7 +193,7 @@ def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
 def team_measures(run: PolicyRun) -> dict[str, float | None]:
     """Return the measures of preemption and of queues, by name; empty if the run has neither.
 
-    `below_guarantee_percent` is 0 if no queue with a guarantee of GPUs needed it."""
+    `below_guarantee_percent` is 0 if no queue with a guarantee of GPUs needed all of it."""
     measures: dict[str, float | None] = {}
     if run.preemption is not UNSET:
         measures["preempted_gpu_s"] = run.preemption.lost_gpu_s
@@ -215,8 +215,8 @@ def arrivals_of_seed(
 ) -> Arrivals:
     """Return the arrivals of a run without a published order.
 
-    They are drawn up to a demand; in timed mode they are the trace's own for a single seed, else
-    the trace's times with pods drawn from the trace."""
+    In inflation they are drawn until pods request `demand` times the cluster's GPUs; in timed mode
+    they are the trace's own for a single seed, else the trace's times with pods drawn from it."""
     pods, nodes = len(scenario.pods), len(scenario.nodes)
     if mode == "timed":
         if seeds > 1 and any(pod.gang for pod in scenario.pods):

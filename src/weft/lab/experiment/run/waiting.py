@@ -30,7 +30,7 @@ _KEPT = HeadOfLine(300 * _SECOND_NS, 1_800 * _SECOND_NS, 300 * _SECOND_NS)
 _KEPT_LONG = replace(_KEPT, keep_for_ns=86_400 * _SECOND_NS, at_once=3)
 _MOVES = MoveRules(60 * _SECOND_NS)
 BOUND_S = 10
-"""Seconds that pods with shorter runs count as running, in the bounded slowdown."""
+"""Least divisor of the bounded slowdown in seconds: (wait + run) ÷ max(run, this)."""
 
 
 class QueueRule(NamedTuple):
@@ -127,7 +127,7 @@ def waiting_measures(
 ) -> dict[str, float | None]:
     """Return measures by name of the pods' waits, of moves, and of allocation.
 
-    Pods before the number `first` are left out; allocation is measured from the arrival of pod
+    Pods with numbers below `first` are left out; allocation is measured from the arrival of pod
     `first` to the last arrival."""
     measures: dict[str, float | None] = {"unfinished": run.failed_pods}
     numbers = range(first, len(times.pods))
@@ -148,8 +148,8 @@ def waiting_measures(
 
 
 class _Waited(NamedTuple):
-    """Seconds that pods which ended waited or repeated lost work, and seconds of their work, [n]
-    each."""
+    """Seconds that each pod waited or repeated lost work, and seconds of its own work; [n] each,
+    for pods that ended."""
 
     waits: npt.NDArray[np.float64]
     runs: npt.NDArray[np.float64]
@@ -168,8 +168,7 @@ class _Waited(NamedTuple):
         return round(float(self.waits.mean()), 3), round(float(np.percentile(self.waits, 99)), 3)
 
     def slowdown(self) -> float | None:
-        """Return the mean of (wait + run) / run, with runs of at least `BOUND_S`; None without
-        pods."""
+        """Return the mean of max(1, (wait + run) / max(run, `BOUND_S`)); None without pods."""
         if not len(self.waits):
             return None
         slowdowns = (self.waits + self.runs) / np.maximum(BOUND_S, self.runs)

@@ -26,11 +26,12 @@ PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 
 
 class ClusterJob(Section, frozen=True, kw_only=True):
-    """`count` Jobs of one container.
+    """`count` equal Jobs, each of one pod with one container.
 
-    They request `memory_mib` of GPU memory and `gpus`, in each scheduler's form. `arrival_seconds`
-    has one entry per Job; without it the workload sets their arrivals. `run_seconds` is their run
-    time, for simulations only. `annotations` are the pod's."""
+    Each requests whole `gpus` or `memory_mib` of GPU memory, depending on the unit of the
+    scheduler's request form. `arrival_seconds` has one entry per Job; without it the workload sets
+    their arrivals. `run_seconds` is their run time, for simulations only. `annotations` are the
+    pod's."""
 
     name: JobName
     image: Annotated[str, Meta(min_length=1)]
@@ -44,7 +45,7 @@ class ClusterJob(Section, frozen=True, kw_only=True):
 
 
 class ClusterJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="cluster-jobs"):
-    """Jobs on a cluster: a list of `jobs`, or Ferikoglou's JSON (`models`).
+    """Jobs on a cluster: a list of `jobs`, or `models`, the JSON of Ferikoglou et al.'s generator.
 
     Jobs without an arrival time arrive in random order, with delays drawn uniformly between the two
     `delay_seconds`. Axis: `percents` by which requests exceed `memory_mib`."""
@@ -59,8 +60,8 @@ class GpuRequestForm(Section, frozen=True):
     """The form in which a scheduler's pods request GPUs: a `resource` of the container, or a
     `label` of the pod.
 
-    The amount is in `unit`: whole GPUs, or MiB or GiB of memory. `most` is its limit, 0 for
-    none."""
+    The amount is in `unit` (whole GPUs, or MiB or GiB of memory), and at most `most`; 0: no
+    limit."""
 
     resource: str = ""
     label: str = ""
@@ -72,9 +73,9 @@ class ClusterScheduler(Section, frozen=True, kw_only=True):
     """A scheduler of the cluster.
 
     `reporting_controller` is the author of its events (default: its `scheduler_name`),
-    `annotations` are those that its binding writes on every pod; the probe recognises its bindings
-    by them. `mend` is the command that sets the scheduler up. `policy` replaces it in
-    simulations."""
+    `annotations` are those that it writes on every pod that it binds; a probe pod must get them
+    before the scheduler runs Jobs. `mend` is the command that sets the scheduler up. `policy` is
+    the policy that replaces it in simulations."""
 
     name: Annotated[str, Meta(min_length=1, max_length=63)]
     scheduler_name: str = "default-scheduler"
@@ -86,7 +87,7 @@ class ClusterScheduler(Section, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """The author named in its events."""
+        """The author named in the scheduler's events."""
         return self.reporting_controller or self.scheduler_name
 
 
@@ -102,7 +103,7 @@ class PrometheusAccess(Section, frozen=True):
 
 
 class SimulatedNodes(Section, frozen=True):
-    """The nodes of a simulated run."""
+    """The nodes of a simulated run, each with `gpus` GPUs of `memory_mib`."""
 
     nodes: Annotated[int, Meta(ge=1, le=10_000)] = 1
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -111,7 +112,7 @@ class SimulatedNodes(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True, kw_only=True):
-    """The cluster to run on: one turn per scheduler, each in a namespace of its own.
+    """The cluster to run on. Each cell is one scheduler's turn: a run in a namespace of its own.
 
     `kubeconfig` and `context` default to kubectl's; `~` and `$NAME` are expanded. Pods run on nodes
     with all labels of `node_selector`. The probe pod, of `probe_image`, must run within
@@ -154,7 +155,7 @@ def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequenc
         _check_request(cluster.schedulers[at].request, f"cluster.schedulers[{at}].request")
     for at, name in enumerate(schedulers):
         if name not in names:
-            what = f"{unknown(name, names)}; they are described under cluster.schedulers"
+            what = f"{unknown(name, names)}; list it under cluster.schedulers"
             raise BadInputError(f"schedulers[{at}]", what)
     _check_jobs(workload)
 

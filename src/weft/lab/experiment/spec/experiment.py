@@ -66,9 +66,9 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
 
     `schedulers` are policies in the form of `weft simulate --policy`, names of `profiles`, or names
     of the `cluster`'s schedulers, whose `policy` may be a profile too. They are compared with
-    `baseline`, by default the first. On a cluster each turn is run `repeats` times. Reports cover
-    these `measures`, all if empty. With `decisions`, simulated cells keep theirs, for `weft replay`
-    and `weft explain pod --decisions`."""
+    `baseline`, by default the first. On a cluster each seed is run `repeats` times. Reports cover
+    these `measures`, all if empty. With `decisions`, simulated cells store their decisions, for
+    `weft replay` and `weft explain pod --decisions`."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["Experiment"]
@@ -94,14 +94,14 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """The scheduler with which others are compared."""
+        """The scheduler with which all other schedulers are compared."""
         return self.baseline or self.schedulers[0]
 
 
 def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> ExperimentSpec:
     """Read the experiment in this file, with data paths as written.
 
-    Fields in `instead` replace the file's; in sections, each field separately."""
+    Fields in `instead` replace the file's; of a section, only the fields that `instead` has."""
     text = read_bytes(path)
     return decode_spec(text, str(path), instead)
 
@@ -218,7 +218,9 @@ def _check_teams(spec: ExperimentSpec) -> None:
         return
     if not timed and (workload.queues != QueuesSettings() or not workload.preempt):
         field = "queues" if workload.preempt else "preempt"
-        raise BadInputError(f"workload.{field}", "is for mode: timed, in which pods wait and end")
+        raise BadInputError(
+            f"workload.{field}", "applies only to mode: timed, in which pods wait and end"
+        )
     _check_queues_of(teams_of(workload, None), "workload")
     for at, profile in enumerate(spec.profiles):
         _check_queues_of(teams_of(workload, profile), f"profiles[{at}]")
@@ -244,7 +246,7 @@ def _check_openb(workload: OpenbPods, seeds: Seeds) -> None:
     if timed and len(workload.demands) > 1:
         raise BadInputError("workload.demands", "applies to mode inflation; remove it if timed")
     if workload.order and seeds.first:
-        raise BadInputError("seeds.first", "is for arrivals drawn by seed; `order` has its own")
+        raise BadInputError("seeds.first", "must be 0 with `order`: its orders count from 0")
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:
@@ -289,7 +291,7 @@ class PlannedCell(msgspec.Struct, frozen=True):
 
 
 def plan(spec: ExperimentSpec) -> list[PlannedCell]:
-    """Return every cell: by levels, then schedulers, then seeds, then repeats."""
+    """Return every cell, ordered by levels, then schedulers, then seeds, then repeats."""
     axes = [
         [CellLevel(axis, index, text) for index, text in enumerate(texts)]
         for axis, texts in axes_of(spec).items()

@@ -14,11 +14,11 @@ SECOND = 1.0
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A measure: its title, and whether more or less is better, None if it does not judge
-    schedulers.
+    """A measure: its title, and `more_is_better`, which is None if neither direction is better.
 
-    `resolution` is the smallest difference between two values that is not rounding. For
-    `of_capacity`, percentages of the cluster's GPUs, it is one GPU if their number is known."""
+    `resolution` is the smallest difference between two values that is not rounding. Measures with
+    `of_capacity` are percentages of the cluster's GPUs: if the number of GPUs is known, their
+    resolution is one GPU."""
 
     title: str
     more_is_better: bool | None
@@ -76,7 +76,7 @@ BY_NAME = {
     "evictions": _count("evictions"),
     "lost_s": _time("time lost to restarts"),
     "energy_kj": Measure("energy", False, _ROUNDED, "kJ"),
-    "energy_kj_per_job": Measure("energy a job", False, _ROUNDED, "kJ"),
+    "energy_kj_per_job": Measure("energy per job", False, _ROUNDED, "kJ"),
     "late_queries_percent": Measure("late queries (QoS violations)", False, 0.01, "%"),
     "query_p90_s": _time("p90 time of a query", _ROUNDED),
     "query_p99_s": _time("p99 time of a query", _ROUNDED),
@@ -106,16 +106,17 @@ BY_NAME = {
     "residents": _unjudged("pods on a GPU", _ROUNDED),
     "slowdown_evictions": _unjudged("evictions for slowdown", 1.0),
 }
-"""All measures that a cell may have; those that judge schedulers come first, in the order of
-reports."""
+"""All measures that a cell may have, in the order of reports; those by which schedulers are
+compared come first."""
 
 TITLES = {name: each.title for name, each in BY_NAME.items() if each.more_is_better is not None}
-"""Titles of the measures that judge schedulers, as used in sentences."""
+"""Titles of the measures by which schedulers are compared, as used in sentences."""
 MEASURES = tuple(BY_NAME)
 
 
 def capital(title: str) -> str:
-    """Return a title with an initial capital; percentiles such as p50 are unchanged."""
+    """Return a title with an initial capital; a title that begins with a percentile, such as p50,
+    is unchanged."""
     return title if title[1:2].isdigit() else title[0].upper() + title[1:]
 
 

@@ -19,15 +19,15 @@ question: {question}
 _TAIL = """\
 # Policies, as `weft simulate --policy` takes them: NAME, NAME:option=value, ./file.py:Class.
 schedulers: {schedulers}
-# Schedulers of several policies: levels of name, policies (policy, weight).
+# Schedulers that combine several policies: each has a name and policies (policy, weight).
 profiles: []
-# What the others are compared with.
+# The scheduler with which all others are compared.
 baseline: {baseline}
-# Each seed is one workload, the same for all schedulers. Five and more give intervals.
+# Each seed is one workload, the same for all schedulers. Five or more give 95 % intervals.
 seeds: {{first: 0, count: {seeds}}}
-# Measures that reports are about; left out: all.
+# Measures to report; empty: all.
 measures: []
-# Each cell keeps its decisions, for `weft replay` and `weft explain pod --decisions`.
+# Store each run's decisions, for `weft replay` and `weft explain pod --decisions`.
 decisions: true
 """
 
@@ -35,10 +35,10 @@ _HOW_THEY_RUN = """\
   # Default: the workload's own arrivals, and the power of the GPU model.
   # arrivals: {kind: poisson, meanSeconds: 30.0}
   # power: {idleWatts: 27.0, contextWatts: 10.0, busyWatts: 200.0, gamma: 1.0}
-  # Levels of what is assumed of time on a card: name, compute, computeRatio, computeShown,
-  # earlierRuns. Reports show headlines under each.
+  # Assumptions about run times on a shared GPU, each with name, compute, computeRatio,
+  # computeShown, earlierRuns. Reports show headlines under each.
   assumptions: []
-  # Images are pulled where a node first needs them; 0: they are there.
+  # A node pulls a program's image when it first runs the program; 0: images are present.
   imageMib: 0
   pullMibPerSecond: 0.0
 """
@@ -47,18 +47,18 @@ _OVERPROVISIONED = (
     """\
 workload:
   kind: overprovisioned
-  # How much more memory jobs ask for than they use, percent.
+  # Percent by which memory requests exceed the memory used.
   percents: [0, 50, 100, 150, 200, 250]
   # Faults of the metrics that the scheduler sees: delaySeconds, dropped, missing, noise, spoof,
   # frozenSeconds, frozenBusy.
   faults: [{name: sound}]
   # ssd, rigid, mixed, peaky, late, grown
   mix: ssd
-  # Each card gets thirty jobs.
+  # Number of GPUs; the workload has thirty jobs per GPU.
   cards: 1
-  # Arrival rate × mean time alone ÷ GPUs; left out, the logs' own gaps.
+  # Arrival rate × mean time alone ÷ GPUs; empty: the gaps in the published logs.
   loads: []
-  # Harvesting promises at most so many times a card's memory.
+  # With harvesting, memory reserved on a GPU is at most this multiple of its memory.
   harvestLimit: 4.0
   scrapeSeconds: 5.0
 """
@@ -73,24 +73,25 @@ workload:
   table: ${WEFT_DATA}/gavel/pairs.csv
   source: oracle_throughputs
   gpu: v100
-  # Jobs that come, by mean time alone, for each GPU.
+  # Arrival rate × mean time alone ÷ GPUs.
   loads: [0.7, 0.9, 1.1]
   gpus: 16
   jobs: 400
-  # trained, ridge: learnt from half of the pairs; truth: all is known.
+  # Slowdowns that policies get: trained or ridge, learnt from half of the pairs; truth, exact.
   told: trained
   watched: false
-  # What is wrong with that: levels of name, missing (share of applications), noise (sigma).
+  # Faults of predictions: levels with name, missing (share of applications), noise (sigma).
   predictions: []
-  # Jobs' progress: levels of name, teach, evict, keepsWork, noise, missing, periodSeconds.
+  # Feedback from jobs' progress: levels with name, teach, evict, keepsWork, noise, missing,
+  # periodSeconds.
   feedback: []
-  # So many of the jobs are latency-critical; else all are of jobClass.
+  # Levels: share of jobs that are latency-critical (0 to 1). All others are of jobClass.
   criticalShares: []
   jobClass: best-effort
-  # Time alone: its mean, and fixed, exponential or lognormal.
+  # Jobs' run time alone: its mean and distribution (fixed, exponential or lognormal).
   meanSeconds: 3600.0
   durations: lognormal
-  # Where given, jobs say how long they take, wrong by up to this ratio.
+  # If set, pods declare their run time, with a relative error of up to this.
   # expectedError: 0.2
   # Distances between applications, for coscheml:pairing=mystic.
   mystic: ""
@@ -103,17 +104,17 @@ workload:
   kind: openb
   nodes: nodes.csv
   pods: pods.csv
-  # A file of published arrival orders; left out, orders are drawn by seed.
+  # A file of published arrival orders; empty: orders are drawn by seed.
   order: ""
-  # inflation: pods come and never leave; timed: at the trace's times, and leave.
+  # inflation: pods arrive and never leave; timed: they arrive and leave at the trace's times.
   mode: inflation
-  # GPUs allocated at the end, percent of all.
+  # inflation: GPUs that all arriving pods together request, percent of the cluster's.
   demands: [130.0]
-  # timed: pods come so many times faster, and last as long.
+  # timed: arrivals are this many times faster; run times stay the same.
   compress: 1.0
   # timed: teams' queues, as in the scheduler's configuration.
   queues: {order: priority, reclaim: false, teams: []}
-  # timed: pods of higher priority end others, who run on for so long.
+  # timed: pods may preempt those of lower priority, which run on for graceSeconds.
   preempt: true
   graceSeconds: 30.0
 """
@@ -124,9 +125,9 @@ workload:
   # Use every n-th node of openb's list.
   nodes: nodes.csv
   everyNode: 1
-  # Arrival rate × mean GPU time asked for ÷ GPUs.
+  # Arrival rate × mean GPU time requested ÷ GPUs.
   loads: [0.7, 0.9, 1.1]
-  # Of 1 to 32 pods each; so many of them have pods that ask for a part of a GPU.
+  # Jobs have 1 to 32 pods; in sharedRatio of the jobs, pods request a part of a GPU.
   jobs: 400
   sharedRatio: 0.44
 """
@@ -137,21 +138,21 @@ workload:
   # Use every n-th node of openb's list.
   nodes: nodes.csv
   everyNode: 1
-  # Shares that crowd large pods out, or many large pods.
+  # shares: many pods with a part of a GPU crowd out large pods; many-gpu: many large pods.
   mixes: [shares, many-gpu]
-  # Arrival rate × mean GPU time asked for ÷ GPUs.
+  # Arrival rate × mean GPU time requested ÷ GPUs.
   loads: [0.8, 0.9, 1.0]
   podsARun: 2000
-  # The first part of the pods only fills the cluster: they are not measured.
+  # The share of the pods (0 to 1) that only fill the cluster first and are not measured.
   warmUp: 0
-  # The policy that places pods. The schedulers are disciplines of the queue.
+  # The policy that places pods. `schedulers` below are queue disciplines.
   policy: least-stranding
-  # What a pod that is moved has to run again.
+  # Seconds of its work that a moved pod repeats.
   restartSeconds: 60
 """
 
 _CARDS = """\
-  # The nodes of openb's CSV; left out, so many GPUs of a model.
+  # Nodes: openb's CSV; if empty, `gpus` GPUs of one model, nodeGpus per node.
   nodes: ""
   gpus: 4
   nodeGpus: 4
@@ -160,20 +161,20 @@ _CARDS = """\
 """
 
 _COMMON = """\
-  # When jobs come: uniform, poisson, philly-like, or a trace's own gaps (kind: trace, file).
+  # Job arrivals: uniform, poisson, philly-like, or a trace's own gaps (kind: trace, file).
   arrivals: {kind: poisson, meanSeconds: 30.0}
-  # Assumed of time on a card: compute measured or proportional, earlierRuns known or not.
+  # Assumptions on shared GPUs: compute measured or proportional; earlierRuns true or false.
   assumptions:
     - {name: in-proportion, compute: proportional}
-  # Arrival rate × mean time alone ÷ GPUs, which sets the mean gap; left out, that above.
+  # Arrival rate × mean time alone ÷ GPUs, instead of meanSeconds; empty: meanSeconds applies.
   loads: []
   faults: [{name: sound}]
   harvestLimit: 4.0
   scrapeSeconds: 5.0
-  # Images are pulled where a node first needs them: imageMib, pullMibPerSecond.
+  # A node pulls a program's image when it first runs the program; 0: images are present.
   imageMib: 0
   pullMibPerSecond: 0.0
-  # Left out, cards draw what their model does.
+  # Default: the power of the GPU model.
   # power: {idleWatts: 27.0, contextWatts: 10.0, busyWatts: 200.0, gamma: 1.0}
 """
 
@@ -183,10 +184,10 @@ workload:
   kind: kube-knots-cluster
   # Application mixes of Rodinia programs and services; their queries are late at 150 ms.
   mixes: [1, 2, 3]
-  # P100s of 16 GB, a node each.
+  # P100s with 16 GB, one per node.
   gpus: 10
   jobs: 240
-  # Arrival rate × mean time alone ÷ GPUs; left out, each mix's own.
+  # Arrival rate × mean time alone ÷ GPUs; empty: each mix's own.
   loads: []
   faults: [{name: sound}]
   harvestLimit: 4.0
@@ -199,7 +200,7 @@ _KNOTS_DL = (
     """\
 workload:
   kind: kube-knots-dl
-  # P100s of 16 GB, eight a node.
+  # P100s with 16 GB, eight per node.
   gpus: 256
   training: 520
   inference: 1400
@@ -215,9 +216,9 @@ _JOB_LIST = (
     """\
 workload:
   kind: job-list
-  # YAML or CSV: what jobs ask, use over time, and take (docs/howto/describe-an-experiment.md).
+  # YAML or CSV: jobs' requests, use and durations (docs/howto/describe-an-experiment.md).
   jobsFile: jobs.csv
-  # How much more than the list says they ask for, percent.
+  # Percent by which memory requests exceed those in the list.
   percents: [0, 100]
 """
     + _CARDS
@@ -231,10 +232,10 @@ workload:
   # JSON: [{model, container_name, memory_request_MiB, list: [{queries, replicas}]}].
   jobsFile: workload.json
   percents: [0, 50, 100, 150, 200, 250]
-  # How long a query of each model takes alone, and loading it.
+  # Seconds of one query alone, by model, and seconds to load a model.
   querySeconds: {tf-resnet50: 0.136}
   startSeconds: 17.4
-  # A query that takes longer is late; 0: none is.
+  # A query that takes longer is late; 0: no limit.
   queryLimitSeconds: 0.25
 """
     + _CARDS.replace("gpus: 4", "gpus: 1")
@@ -248,7 +249,7 @@ workload:
   # A manifest, or a folder of them.
   manifests: manifests
   copies: 10
-  # They use so much of the memory and of the SMs that they ask for, for so long.
+  # Each pod uses usedRatio of its memory request and computeRatio of the SMs, for `seconds`.
   usedRatio: 0.5
   computeRatio: 0.3
   seconds: 600.0
@@ -260,11 +261,11 @@ workload:
 _CLUSTER_JOBS = """\
 workload:
   kind: cluster-jobs
-  # How much more memory than memoryMib they ask for, percent.
+  # Percent by which memory requests exceed memoryMib.
   percents: [0, 100]
-  # One comes after another at delays drawn by seed.
+  # Seconds between Jobs: the bounds of delays that are drawn by seed.
   delaySeconds: [20, 40]
-  # `models: FILE` takes the place of jobs for Ferikoglou's JSON. runSeconds: in simulations.
+  # Or `models: FILE`, Ferikoglou et al.'s JSON, instead. runSeconds is used in simulations.
   jobs:
     - name: classify
       image: registry.example/weft-workloads:1
@@ -273,12 +274,12 @@ workload:
       count: 30
       runSeconds: 60
 cluster:
-  # Of nodes with all these labels; kubeconfig, context: as kubectl's where left out.
+  # Pods run on nodes with all these labels. kubeconfig and context default to kubectl's.
   nodeSelector: {nvidia.com/gpu.present: "true"}
-  # Its samples of GPUs; left out, there are no series.
+  # The metrics server with samples of the GPUs; without it, GPU use is not recorded.
   prometheus: {url: "http://prometheus.monitoring:9090"}
-  # How each is asked for GPUs; before its turn a probe pod must get these annotations.
-  # mend: the command that puts it in the path. policy: its name in simulations.
+  # request: how pods request GPUs. annotations: a probe pod must get them before each run.
+  # mend: the command that sets the scheduler up. policy: what replaces it in simulations.
   schedulers:
     - name: whole-cards
       request: {resource: nvidia.com/gpu}
@@ -297,7 +298,7 @@ cluster:
       policy: best-fit
   # Nodes of `run --simulated`.
   simulated: {nodes: 1, gpus: 1, memoryMib: 32510}
-# Each turn is run so often; a seed's value is the mean.
+# How often each seed is run; a seed's value is the mean of these runs.
 repeats: 1
 """.replace("MEMORY", annotations.GPU_MEMORY).replace("PLACEMENT", annotations.PLACEMENT)
 

@@ -47,7 +47,8 @@ AXES = {
     "feedback": "feedback",
     "critical_shares": "critical-share",
 }
-"""Names of axes by the workloads' fields that have their levels, in the order of cells."""
+"""Names of axes, by the workload's field that lists their levels; cells are ordered by axes in this
+order."""
 NAMED_AXES = ("faults", "assumptions", "predictions", "feedback")
 """Fields whose levels have a name and settings."""
 DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests", "models")
@@ -71,10 +72,11 @@ class TimeAssumptions(Section, frozen=True):
     """A level of the axis `assumptions`: how containers share a GPU, and whether programs are
     known.
 
-    `compute`: `measured`, only measured slowdowns count; `proportional`, time grows at least by the
-    ratio of needed compute to the GPU's. `computeRatio` is then each container's need, instead of
-    its job's; the GPU's metrics show this need only with `computeShown`, since metrics may not
-    cover the scarce part of the GPU. Without `earlierRuns` pods do not name their program."""
+    `compute`: with `measured` only measured slowdowns count; with `proportional` time grows at
+    least by the ratio of needed compute to the GPU's. `computeRatio` is then each container's need,
+    instead of its job's; the GPU's metrics show this need only with `computeShown`, since metrics
+    may not cover the scarce part of the GPU. Without `earlierRuns` pods do not name their
+    program."""
 
     name: Name = "as-measured"
     compute: Literal["measured", "proportional"] = "measured"
@@ -84,7 +86,7 @@ class TimeAssumptions(Section, frozen=True):
 
     @property
     def sharing(self) -> ComputeSharing:
-        """The assumption about computing, in the form of the simulation."""
+        """The assumption about compute, as the simulator's `ComputeSharing`."""
         return ComputeSharing(self.compute == "proportional", self.compute_ratio)
 
 
@@ -118,7 +120,7 @@ class ProgressFeedback(Section, frozen=True):
 
 
 class UniformArrivals(Section, frozen=True, tag_field="kind", tag="uniform"):
-    """Gaps drawn uniformly between two lengths, which are scaled if there is an axis `loads`."""
+    """Gaps between arrivals, drawn uniformly between two lengths; an axis `loads` scales both."""
 
     least_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 20.0
     most_seconds: Seconds = 40.0
@@ -160,7 +162,7 @@ class PhillyLikeArrivals(Section, frozen=True, tag_field="kind", tag="philly-lik
 
 
 class TracedArrivals(Section, frozen=True, tag_field="kind", tag="trace"):
-    """The gaps of a trace, from a different starting point for each seed."""
+    """The gaps between arrivals in a trace, from a different starting point for each seed."""
 
     file: str
     mean_seconds: Seconds | None = None
@@ -170,7 +172,8 @@ Arrivals = UniformArrivals | PoissonArrivals | PhillyLikeArrivals | TracedArriva
 
 
 class CardPower(Section, frozen=True):
-    """The power of a GPU: idle + context (if memory is in use) + busy · use ** gamma, in watts."""
+    """The power of a GPU in watts: idle + context (if memory is in use) + busy · a ** gamma, with a
+    the GPU's activity, 0 to 1."""
 
     idle_watts: Annotated[float, Meta(ge=0, le=1e5)]
     context_watts: Annotated[float, Meta(ge=0, le=1e5)] = 10.0
@@ -179,7 +182,7 @@ class CardPower(Section, frozen=True):
 
     @property
     def model(self) -> PowerModel:
-        """The power model in the form of the simulation."""
+        """The power, as the simulator's `PowerModel`."""
         return PowerModel(self.idle_watts, self.context_watts, self.busy_watts, self.gamma)
 
 
@@ -272,8 +275,8 @@ class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
-    """Base of workloads without a cluster of their own: `gpus` of one model, or the `nodes` of
-    openb's CSV.
+    """Base of workloads that do not define a cluster: it has `gpus` GPUs of one model, or the
+    `nodes` of a CSV file in openb's form.
 
     `gpuMib` is a GPU's memory if there is no node list."""
 
@@ -312,7 +315,8 @@ class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", t
     """Pods of manifests (a file, or a folder of them), read as by `weft parse`.
 
     Manifests lack pods' use and run time, so the pods use `usedRatio` of their memory request and
-    `computeRatio` of the SMs, for `seconds`. Each arrives in `copies`. Axes: `loads`, `faults`."""
+    `computeRatio` of the SMs, for `seconds`. Each pod arrives `copies` times. Axes: `loads`,
+    `faults`."""
 
     manifests: str
     copies: Count = 1
@@ -324,8 +328,8 @@ class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", t
 class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
     """Pods of a trace in openb's form that never leave (`inflation`) or arrive and leave (`timed`).
 
-    `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, for
-    inflation.
+    `order` is a file of published arrival orders. Axis, for inflation: `demands`, the GPUs that all
+    arriving pods request, in percent of the cluster's.
 
     For timed: `queues` of teams, as in the scheduler's configuration; with `preempt` pods preempt
     others as in the scheduler, and a preempted pod runs on for `grace_seconds`."""
@@ -346,8 +350,8 @@ class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
 class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"):
     """Jobs of 1 to 32 pods that start together, with Philly-like sizes and durations.
 
-    They arrive at every `everyNode`-th of the `nodes` of openb's CSV; sharing a GPU does not slow
-    them. In `sharedRatio` of the jobs the pods request a part of a GPU. Axis: `loads`, arrival rate
+    The cluster is every `everyNode`-th of the `nodes` of openb's CSV; sharing a GPU does not slow
+    jobs. In `sharedRatio` of the jobs the pods request a part of a GPU. Axis: `loads`, arrival rate
     × mean GPU time requested ÷ GPUs."""
 
     nodes: str
@@ -360,10 +364,10 @@ class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"
 class WaitingPods(Section, frozen=True, kw_only=True, tag_field="kind", tag="queue"):
     """Pods that arrive, wait and leave, in two mixes of openb's pods, under queue disciplines.
 
-    `podsARun` pods arrive at every `everyNode`-th of the `nodes` of openb's CSV, placed by
-    `policy`. A pod that is moved repeats `restartSeconds`. Axes: `mixes`; `loads`, arrival rate ×
-    mean GPU time requested ÷ GPUs. The first `warm_up` of the pods (0 to 1) only fill the cluster:
-    measures leave them out."""
+    In each run `podsARun` pods arrive, placed by `policy` on every `everyNode`-th of the `nodes` of
+    openb's CSV. A pod that is moved repeats `restartSeconds` of its work. Axes: `mixes`; `loads`,
+    arrival rate × mean GPU time requested ÷ GPUs. The first `warm_up` of the pods (0 to 1) only
+    fill the cluster: measures leave them out."""
 
     nodes: str
     every_node: Annotated[int, Meta(ge=1, le=10_000)] = 1
@@ -424,7 +428,7 @@ def check_workload(workload: Workload) -> None:
 
 
 def no_doubles(where: str, values: Any) -> None:
-    """Check that no value is repeated; `BadInputError` names the position of the second one."""
+    """Check that no value is repeated; `BadInputError` names the position of the repetition."""
     for at, value in enumerate(values):
         if value in values[:at]:
             raise BadInputError(f"{where}[{at}]", f"{value!r} is listed twice")
@@ -449,7 +453,7 @@ def _check_simulated(workload: SimulatedJobs) -> None:
             level.compute == "proportional" and level.compute_ratio is None
         ):
             where = f"workload.assumptions[{at}].compute"
-            raise BadInputError(where, "needs computeRatio, since the pairs' table has no loads")
+            raise BadInputError(where, "needs computeRatio: the pairs' table has no compute needs")
     if isinstance(workload, MeasuredPairs):
         _check_pairs(workload)
     if isinstance(workload, WatchedJobs):
@@ -459,7 +463,9 @@ def _check_simulated(workload: SimulatedJobs) -> None:
 
 def _check_pairs(workload: MeasuredPairs) -> None:
     if workload.watched and workload.feedback:
-        raise BadInputError("workload.watched", "is already a level of `feedback`; remove it")
+        raise BadInputError(
+            "workload.watched", "has no effect beside `feedback`; remove one of them"
+        )
     if workload.critical_shares and workload.job_class == LATENCY_CRITICAL:
         what = "has no effect if all jobs are latency-critical; change jobClass"
         raise BadInputError("workload.criticalShares", what)

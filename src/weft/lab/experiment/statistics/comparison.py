@@ -78,7 +78,7 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
-    """The results of an experiment. `cells` of `planned` are valid.
+    """The results of an experiment; `cells` is the number of valid cells, of `planned`.
 
     `missing` are the folders of absent cells, `marked` those of cells that are left out, with the
     reasons. `findings` are sentences on who wins at which level, from intervals that exclude 0;
@@ -113,10 +113,10 @@ class ExperimentResults(msgspec.Struct, frozen=True):
 
 
 def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
-    """Return a sentence to show instead of findings; `to` is appended to "No difference shown"."""
+    """Return a sentence to show instead of findings; `to` is inserted in "No difference shown"."""
     seeds = max((row.seeds for row in summary), default=0)
     if seeds >= ENOUGH_FOR_INTERVAL:
-        return f"No difference shown{to}."
+        return f"No difference{to} shown."
     return TOO_FEW_SEEDS if seeds else "Nothing to compare: no cell has been run."
 
 
@@ -193,9 +193,9 @@ def _common_seeds(
 
 
 def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
-    """Group measures by place and seed, from (place, seed, measures) of each cell.
+    """Group measures by place (levels and scheduler) and seed; `cells` are (place, seed, measures).
 
-    If a seed was run several times, its value is the mean over the runs that have one."""
+    If a seed was run several times, its value is the mean over the runs that have a value."""
     runs: dict[Place, dict[int, list[Measures]]] = {}
     for place, seed, measures in cells:
         runs.setdefault(place, {}).setdefault(seed, []).append(measures)
@@ -295,7 +295,7 @@ def _of_makespan(
     if idle_kj[0] is None or idle_kj[1] is None or not saved_kj:
         return ""
     share = (idle_kj[0] - idle_kj[1]) / saved_kj
-    return f" ({100 * share:.0f} % of it by the makespan, the rest by how cards are shared)"
+    return f" ({100 * share:.0f} % of it by the makespan, the rest by how GPUs are shared)"
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
@@ -330,7 +330,7 @@ def _left_out(
     measures_of: Mapping[Place, Mapping[int, Measures]],
     compared: Mapping[Place, Mapping[int, Measures]],
 ) -> Iterable[str]:
-    """Yield a note for each level at which a scheduler lacks seeds that another one has."""
+    """Yield a note for each level at which a scheduler lacks seeds that another scheduler has."""
     seeds: dict[tuple[CellLevel, ...], tuple[set[int], set[int]]] = {}
     for place, of_seeds in measures_of.items():
         every, both = seeds.setdefault(place[0], (set(), set()))
@@ -340,7 +340,7 @@ def _left_out(
         if left := sorted(every - both):
             at = level_text(spec, {level.axis: level.text for level in levels})
             told = ", ".join(map(str, left[:5])) + (", …" if left[5:] else "")
-            yield f"{_at(at)}not compared, as some scheduler lacks them: seeds {told}."
+            yield f"{_at(at)}seeds that some scheduler lacks are not compared: {told}."
 
 
 def _doubts(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
@@ -353,8 +353,8 @@ def _doubts(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable
     for row in summary:
         if row.measure == "unfinished" and row.mean:
             at = _at(level_text(spec, row.levels))
-            text = f"{row.scheduler} leaves {row.mean:,.6g} jobs unfinished a run; its completion "
-            yield f"{at}{text}times cover only the others."
+            text = f"{row.scheduler} leaves {row.mean:,.6g} jobs unfinished per run; its "
+            yield f"{at}{text}completion times cover only finished jobs."
 
 
 def _at(level: str) -> str:
@@ -443,8 +443,8 @@ def compare_two(
 
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
-    """Return the stored cells by plan, with level indexes set to 0, as they differ between
-    files."""
+    """Return the stored records by planned cell, with level indexes set to 0, as experiments' files
+    may order levels differently."""
     records: dict[PlannedCell, CellRecord] = {}
     for cell, record in store.records(plan(spec)).items():
         levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
@@ -508,9 +508,9 @@ def model_of_time(spec: ExperimentSpec) -> str:
     if not isinstance(workload, SimulatedJobs):
         return ""
     if isinstance(workload, OverprovisionedJobs):
-        return "Slowdowns as measured on a V100, by how many share it, of jobs bound by the CPU."
+        return "Slowdowns by number of jobs on a GPU, as measured on a V100 with CPU-bound jobs."
     if isinstance(workload, MeasuredPairs):
-        return "Slowdowns as measured for each pair of jobs; those of three and more multiply."
+        return "Slowdowns as measured for each pair of jobs, multiplied for three or more jobs."
     return (
         "Compute shared in proportion to what containers together need of SMs and memory "
         "bandwidth; these programs were not measured together."
@@ -535,7 +535,7 @@ def assumed_rows(
 ) -> list[AssumedRow]:
     """Return the scheduler's measure against the baseline for each assumption.
 
-    It is at the first level of other axes; empty if the workload has no assumptions."""
+    Other axes are at their first level. The list is empty if the workload has no assumptions."""
     workload = spec.workload
     if not isinstance(workload, SimulatedJobs):
         return []

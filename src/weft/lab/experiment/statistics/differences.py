@@ -81,8 +81,8 @@ class Difference(msgspec.Struct, frozen=True):
     def text(self, mark: str = "", decimals: int = 1) -> str:
         """Return the difference, its interval if it has one, and `mark` after the unit.
 
-        Differences of percentages are in points, others in percent if defined, else in their own
-        unit."""
+        Differences of percentages are in points, all others in percent if defined, else in the
+        measure's own unit."""
         if self.equal:
             return f"{EQUAL if self.seeds > 1 else 'equal'}{mark}"
         if self.unit == POINTS:
@@ -166,7 +166,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 def _pairs(values: Sequence[float], baseline: Sequence[float]) -> tuple[Floats, Floats]:
     if len(values) != len(baseline) or not values:
-        raise ValueError("paired values need as many of the one as of the other, at least one")
+        raise ValueError("values and baseline need the same number of values, at least one")
     return np.asarray(values, np.float64), np.asarray(baseline, np.float64)
 
 

@@ -57,8 +57,9 @@ def measured_mean(
     measure: str,
     value: Callable[[PolicyRun], float | None] | None = None,
 ) -> SeedMean | None:
-    """Return the mean over the runs that have this measure, or a related `value`; None if no run
-    has it."""
+    """Return a measure's mean over the runs that have it; None if no run has it.
+
+    `value`, if given, reads a related number from a run instead."""
     values = [
         number
         for run in runs
@@ -264,16 +265,18 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
     if left[0] < left[1]:
         lead = f"{order[0]} leaves {left[0]:,.1f} pods without a place, {order[1]} {left[1]:,.1f}."
         rest = f"{_does(measure, value, order[0])}."
-        return Headline(lead, f"{rest} Waits of pods that never start are in no mean.")
+        return Headline(lead, f"{rest} Mean waits leave out pods that never start.")
     apart = _apart(results, (order[0], order[1]), measure)
     if apart is None:
-        return Headline(f"{_does(measure, value, order[0])}.", "No seed is shared with another.")
+        return Headline(
+            f"{_does(measure, value, order[0])}.", "It shares no seed with another policy."
+        )
     return _against((order[0], order[1]), measure, value, apart, gpus)
 
 
 def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> Difference | None:
     """Return how much better the first policy is than the second on common seeds; None without
-    any."""
+    common seeds."""
     better = names if measure_of(measure).more_is_better else (names[1], names[0])
     cells = ((((), run.policy), run.seed, openb_measures(run)) for run in results.runs)
     compared = summaries_of_levels(of_places(cells), [()], better, measure, gpus_of(results.runs))
@@ -306,11 +309,11 @@ def _against(
 
 def _too_few(seeds: int) -> str:
     number = "one seed" if seeds == 1 else f"{seeds} seeds"
-    return f"in {number}: it may be chance; an interval needs {ENOUGH_FOR_INTERVAL}"
+    return f"in {number}: it may be chance; an interval needs {ENOUGH_FOR_INTERVAL} seeds"
 
 
 def _does(measure: str, value: str, who: str) -> str:
-    """Return a sentence on a policy, or on "Both", by this measure."""
+    """Return a sentence with the measure's value for a policy; `who` is its name, or "Both"."""
     s = "" if who == "Both" else "s"
     if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"
@@ -339,7 +342,7 @@ def _bare(value: float, measure: str) -> str:
 def _cards(points: float, measure: str, gpus: int | None) -> str:
     if measure_of(measure).unit != "%" or not gpus:
         return ""
-    return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more at work."
+    return f" On {gpus:,} GPUs that is {points * gpus / 100:,.1f} more GPUs at work."
 
 
 def _seeds_text(seeds: int) -> str:
@@ -349,18 +352,18 @@ def _seeds_text(seeds: int) -> str:
 MAY_BE_CHANCE = "°"
 """Marks differences that may be chance."""
 LACKS_INPUTS = "*"
-"""Marks a policy that lacked inputs of its decisions."""
+"""Marks a policy that lacked inputs that it needs for its decisions."""
 FEW_SEEDS = (
     f"{MAY_BE_CHANCE} fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and differences may be "
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
 )
 ONE_DAY = (
-    f"{MAY_BE_CHANCE} a single recorded day: no intervals, and differences may be chance; other "
-    "days' records say more"
+    f"{MAY_BE_CHANCE} a single recorded day: no intervals, and differences may be chance; "
+    "also compare on records of other days"
 )
 ONE_STATE = (
-    f"{MAY_BE_CHANCE} a single cluster state: no intervals, and differences may be chance; other "
-    "snapshots say more"
+    f"{MAY_BE_CHANCE} a single cluster state: no intervals, and differences may be chance; "
+    "also compare on other snapshots"
 )
 
 
@@ -383,7 +386,7 @@ def notes_on(
 def _faulty(policy: str, count: int) -> str:
     return (
         f"{policy}: {count} side tasks, such as learning, failed and were left out (the log "
-        "says which): these figures are not the policy's"
+        "says which): these figures are not those of the whole policy"
     )
 
 
@@ -408,7 +411,11 @@ def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[
             if run.policy == policy.policy
         ]
         groups.setdefault(msgspec.msgpack.encode(bare), []).append(policy.policy)
-    return [f"the same in every run: {', '.join(names)}" for names in groups.values() if names[1:]]
+    return [
+        f"identical results in every run: {', '.join(names)}"
+        for names in groups.values()
+        if names[1:]
+    ]
 
 
 def seeds_text(seeds: int) -> str:

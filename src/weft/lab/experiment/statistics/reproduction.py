@@ -66,11 +66,11 @@ class Check(Section, frozen=True, kw_only=True):
     """One number of an experiment's results, and the range that it should be in.
 
     It is the mean over seeds of `measure` of `scheduler`; with `against`, in percent of the mean of
-    those schedulers; with `order`, the number of neighbours in this list of schedulers whose means
-    do not rise. `take` reduces several levels to one number. `at` names levels by axis; axes that
-    are not named have all levels. `published` is the paper's number. `expected` is the range if the
-    `criterion` is missed, `why` the reason. For short forms, which have fewer seeds, both ranges
-    are widened by `short_margin` at either end."""
+    those schedulers; with `order`, the number of adjacent pairs in this list of schedulers whose
+    second mean is not above the first. `take` reduces several levels to one number. `at` names
+    levels by axis; axes that are not named have all levels. `published` is the paper's number.
+    `expected` is the range if the `criterion` is missed, `why` the reason. For short forms, which
+    have fewer seeds, both ranges are widened by `short_margin` at either end."""
 
     name: str
     experiment: str = ""
@@ -90,7 +90,7 @@ class Check(Section, frozen=True, kw_only=True):
 class AssumedHeadline(Section, frozen=True, kw_only=True):
     """A difference to show under every assumption of an experiment with the axis assumption.
 
-    It is `measure` of `scheduler` in percent of the experiment's baseline."""
+    The difference is `measure` of `scheduler`, in percent of the experiment's baseline."""
 
     name: str
     experiment: str
@@ -282,7 +282,7 @@ def _within(value: float, ends: Range) -> bool:
 def _check(check: Check, expected: ExpectedResults, at: str) -> None:
     """Check rules that types cannot express; `BadInputError` names the field."""
     if bool(check.order) == bool(check.scheduler):
-        raise BadInputError(at, "needs a scheduler, or an order of several")
+        raise BadInputError(at, "must have either `scheduler` or `order`, not both")
     if check.experiment and check.experiment not in expected.experiments:
         raise BadInputError(f"{at}.experiment", unknown(check.experiment, expected.experiments))
     for field, ends in (("criterion", check.criterion), ("expected", check.expected)):
@@ -388,7 +388,7 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
 def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
-    """Compare the cells in the store, without marked ones."""
+    """Compare schedulers by the cells in the store, leaving out marked cells."""
     records = store.records(cells)
     marked = marks_of(records)
     measures = {
