@@ -96,7 +96,7 @@ class ShadowRun:
 
             async def rights() -> None:
                 if refused := await unreadable_lists(client):
-                    wrong = f"may not list {', '.join(refused)}; {_RIGHTS}"
+                    wrong = f"no permission to list {', '.join(refused)}; {_RIGHTS}"
                     raise BadInputError("your rights", wrong)
 
             return await watch(
@@ -180,9 +180,11 @@ def sum_up(summary: "ShadowSummary", output: ListOutput) -> None:
         f"The configuration's own choices allocate {summary.allocation_milli / 1000:+.2f} GPUs.",
     ]
     if fragments is not None:
-        lines.append(f"Fragmentation after a binding: {fragments:+.3f} points, mean.")
+        lines.append(
+            f"Fragmentation after a binding: {fragments:+.3f} percentage points on average."
+        )
     if slowdown is not None:
-        lines.append(f"Expected slowdown: {slowdown:+.3f} times, mean.")
+        lines.append(f"Expected slowdown: {slowdown:+.3f} on average (1: full speed).")
     lines.append(
         f"{summary.waiting:,} pods wait; the configuration would place {summary.would_place:,} now."
     )

@@ -207,12 +207,12 @@ def _renewed(lease: Lease, now: datetime.datetime) -> bool:
 def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> DoctorFinding:
     check = "scheduler"
     if not leader.known:
-        mend = "get the right to get leases in that namespace"
+        mend = "ask for the right to get leases in that namespace"
         return advice(check, f"you may not read Lease {leader.lease}: the leader is unknown", mend)
     unready = [pod for pod in schedulers if not pod.ready]
     if not leader.leads:
         if not schedulers and not leader.holder:
-            text = f"none runs, and the Lease {leader.lease} was never held"
+            text = f"no scheduler runs, and the Lease {leader.lease} was never held"
             return wrong(check, text, "kubectl apply -f deploy/scheduler.yaml")
         mend = "see the scheduler's log"
         if schedulers:
@@ -430,7 +430,7 @@ def _pod_findings(groups: Sequence[PodGroup]) -> list[DoctorFinding]:
         if those:
             count, oldest = sum(group.count for group in those), those[0].oldest
             command = mend.format(*oldest.split("/")) if "{0}" in mend else mend.format(oldest)
-            text = f"{count} {words[count > 1]}, {oldest} for the most common reason"
+            text = f"{count} {words[count > 1]}, for example {oldest}, for the most common reason"
             findings.append(advice("pods", text, command))
     return findings
 

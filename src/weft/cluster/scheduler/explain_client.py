@@ -276,5 +276,7 @@ def live_explanation(body: bytes) -> Explanation:
     try:
         return msgspec.json.decode(body, type=Explanation)
     except UNDECODABLE as error:
-        text = f"is of another version than this command ({error}); --output json shows it as it is"
+        text = (
+            f"is of another version ({error}); --output json prints its answer without decoding it"
+        )
         raise BadInputError("the scheduler", text) from error

@@ -104,7 +104,7 @@ def going_on(handle: HandleEvent) -> HandleEvent:
                 broken, why = True, in_words(command.error, command.task)
                 if why not in told:
                     told.add(why)
-                    log.error("%s; it is left out", why, exc_info=command.error)
+                    log.error("%s; the run continues without it", why, exc_info=command.error)
         if broken:
             commands = [one for one in commands if not isinstance(one, TaskFaulted)]
         return commands

@@ -1,4 +1,4 @@
-"""Schedules jobs in sessions, as KAI and Volcano do; Weft's engine only keeps the accounts.
+"""Schedules jobs in sessions, as KAI and Volcano do; Weft's engine only tracks the placements.
 
 A session takes jobs in order. It places each job's pods one after another on the node that the
 policy rates best, in a statement: if the job's minimum number of pods find places, the statement is

@@ -266,8 +266,8 @@ class SimulatedTelemetry:
             self._arrive(self._under_way.popleft(), ledger)
 
     def snapshot(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
-        """Return the snapshot at `now_ns`; its number is `version`, or the next one if that is
-        0."""
+        """Return the snapshot at `now_ns`; its number is `version`, or the next number if `version`
+        is 0."""
         return self._feed.snapshot(now_ns, version)
 
     @property
