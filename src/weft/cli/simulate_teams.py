@@ -17,7 +17,7 @@ QueuesFile = Annotated[
     Path | None,
     Option(
         show_default=False,
-        help="With --timed or --decisions-from: teams' queues of this configuration of the scheduler "
+        help="With --timed or --decisions-from: teams' queues of this scheduler configuration "
         "(its section queues); the pod list's column queue names each pod's queue.  [default: for "
         "a recorded day: as recorded, else none]",
     ),
@@ -46,8 +46,8 @@ Move = Annotated[
     bool,
     Option(
         "--move",
-        help="With --timed or --decisions-from: move movable pods (column restart_s) for pending pods "
-        "of several GPUs, as queue.move does.",
+        help="With --timed or --decisions-from: move movable pods (column restart_s) for pending "
+        "pods of several GPUs, as queue.move does.",
     ),
 ]
 DisciplineName = Annotated[

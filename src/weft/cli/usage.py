@@ -63,7 +63,7 @@ def usage(
     prices: Annotated[
         Path | None,
         Option(
-            help="YAML: price of a GPU-hour by part of the GPU model's name; default: of all others."
+            help="YAML: a GPU-hour's price by part of the GPU model's name; default: all others."
         ),
     ] = None,
     policy: PolicyFiles = [],  # noqa: B006
