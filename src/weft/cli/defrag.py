@@ -431,8 +431,8 @@ _ENDS_WITHIN_S = 10.0
 
 @contextmanager
 def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]":
-    """Hold the lease that only one moving command has, on another thread, until this thread has
-    moved the pods.
+    """Hold, on another thread, the Lease that lets one command at a time move pods, while this
+    thread moves them.
 
     `BadInputError` if the cluster does not answer, or this user may not write leases."""
     from weft.cluster.eviction.moving import MovingTurn

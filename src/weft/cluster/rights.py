@@ -1,6 +1,6 @@
-"""Every right that Weft's programs, and people with its commands, must have: the one list of them.
+"""All API rights that Weft's programs need, and that users of its commands need.
 
-The manifests and the chart grant them; `tests/architecture/test_rights.py` compares.
+The manifests and the chart grant these rights, as `tests/architecture/test_rights.py` checks.
 """
 
 from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS, VOLCANO
@@ -40,8 +40,8 @@ are counted."""
 
 
 NAMESPACES = _rights("list watch", "namespaces")
-"""In addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's term
-selects by labels."""
+"""In addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's
+affinity term selects by labels."""
 DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
 """In addition to `SCHEDULER`, if Koordinator's CRD is installed."""
 GROUPS = {

@@ -147,7 +147,7 @@ async def cluster_checks(
     client: ApiClient, read: ClusterReading, names: Collection[str], *, inside: bool = False
 ) -> list[DoctorFinding]:
     """Check nodes, agents and pods; `names` are Weft's schedulerNames. With `inside` (in an agent's
-    pod, which has no right to read claims and policies) these are not checked."""
+    pod, without rights to read them), claims and admission policies are not checked."""
     found = [
         nodes.agents_per_node(read),
         *await nodes.heartbeats(client, read),

@@ -384,7 +384,7 @@ async def _look(
 
 async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]:
     """Return the agents' metrics URLs by node, through the API server's proxy; set `problem` of
-    nodes without one."""
+    nodes without a ready agent."""
     from weft.model import WeftError
 
     try:

@@ -127,7 +127,7 @@ def _is_blind(node: SystemNode) -> bool:
 async def rights_finding(
     client: ApiClient, needed: Iterable[ResourceRight], whose: str
 ) -> DoctorFinding:
-    """Check that the caller has these rights."""
+    """Check that the caller has the `needed` rights; `whose` is "yours" or "the agent"."""
     check = "your rights" if whose == "yours" else f"rights of {whose}"
     if lacking := await lacking_of(client, needed):
         mend = (

@@ -225,7 +225,9 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
     if unready:
         meta = unready[0].metadata
         mend = f"kubectl -n {meta.namespace} describe pod {meta.name}"
-        return advice(check, f"{len(unready)} of {len(schedulers)} are not ready", mend)
+        return advice(
+            check, f"{len(unready)} of {len(schedulers)} scheduler pods are not ready", mend
+        )
     return good(check, f"{leader.holder} leads")
 
 
@@ -238,9 +240,7 @@ def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
     ]
     if len(leading) < 2:
         return []
-    text = (
-        f"{len(leading)} lead at the same time: {', '.join(leading)}: they allocate the same GPUs"
-    )
+    text = f"{len(leading)} schedulers lead, and allocate the same GPUs: {', '.join(leading)}"
     mend = (
         "uninstall all but one of these releases, or give them different schedulerNames and nodes"
     )

@@ -265,7 +265,7 @@ def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
         "or a port-forward and --url",
         404: "there is no such Service, or it has no endpoints; name the scheduler's "
         "Service with --service, or its address with --url",
-        503: "no scheduler answers behind it: is one running and ready?",
+        503: "no scheduler answers behind the Service: is a scheduler running and ready?",
     }.get(response.code, "reach the scheduler by a port-forward and --url")
     return f"{message}; {way_out}"
 

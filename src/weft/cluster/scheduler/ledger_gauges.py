@@ -1,5 +1,5 @@
-"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU; and what
-of its idle GPUs is stranded.
+"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU; and
+how much idle GPU is stranded.
 
 Nodes without a GPU have no series: 5,000 GPU nodes already have 5,000 series of each gauge.
 """
@@ -28,8 +28,8 @@ Column = tuple[str, str, Sequence[float]]
 
 
 class LedgerGauges:
-    """Reports the gauges of one ledger. `per_gpu` adds a series for each GPU, usually eight times
-    as many."""
+    """Reports the gauges of one ledger. `per_gpu` adds a series for each GPU, usually eight per
+    node."""
 
     def __init__(self, ledger: Ledger, *, per_gpu: bool = False) -> None:
         self._ledger, self._per_gpu = ledger, per_gpu

@@ -38,7 +38,7 @@ class _Job:
 
     @property
     def lacks(self) -> int:
-        """Number of its pods that must find places before any is bound."""
+        """Number of the job's pending pods that must find places before any of them is bound."""
         return max(0, self.least - len(self.placed))
 
     @property

@@ -149,8 +149,8 @@ class ComputeSharing(msgspec.Struct, frozen=True):
     each: float | None = None
 
     def least_permille(self, phases: Sequence[JobPhase]) -> Permille:
-        """Return the least time of work in these phases together, in permille of its time alone; 0
-        unless `proportional`."""
+        """Return the least run time of work while `phases` run together, in permille of its time
+        alone; 0 unless `proportional`."""
         if not self.proportional:
             return 0
         sms = [phase.sm_active_ratio if self.each is None else self.each for phase in phases]

@@ -105,7 +105,7 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
 
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:
-    """Read Gavel's pairs of one source on one GPU model, each unordered pair once."""
+    """Read Gavel's pairs of one source on one GPU model; a row holds both programs of a pair."""
     everything = _rows(path)
     rows = [row for row in everything if row["source"] == source and row["gpu"] == gpu]
     if not rows:

@@ -225,7 +225,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
     @property
     def feed(self) -> FeedSettings:
-        """The settings of a cluster's feed with these options."""
+        """The settings of a cluster's telemetry feed with these options."""
         scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
         shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
         samples = max(1, self.window_ns // self.scrape_ns)
