@@ -128,7 +128,7 @@ class PossibleAllocation(msgspec.Struct, frozen=True):
     """The most that any policy can allocate at the end, in percent of all GPU milli, if it takes
     the first `must_take_pods` pods, which are all pods up to `must_take_percent` demand.
 
-    `lowest`: the search ended with the lowest bound of its relaxation; else it hit its time limit."""
+    `lowest`: the search found its relaxation's lowest bound; else it hit its time limit."""
 
     percent: float
     must_take_pods: int
