@@ -176,7 +176,7 @@ class DefragPlan(NamedTuple):
 
 
 def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
-    """Make the plan; `BadInputError` if disruption budgets could not be read."""
+    """Make a plan for `wish`; `BadInputError` if disruption budgets could not be read."""
     from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.snapshot.movable_pods import movable_pods
     from weft.core.engine.making_room import RoomSearch

@@ -64,7 +64,7 @@ _Out = Annotated[
 
 
 class ReportLayout(StrEnum):
-    """Layouts of results other than the page."""
+    """Layouts in which results can be written instead of the page."""
 
     ECE = "ece"
 
@@ -608,7 +608,7 @@ def _print_checks(done: "list[Reproduction]") -> None:
 
 
 def _print_assumed(done: "list[Reproduction]") -> None:
-    """Print the headlines under each assumption."""
+    """Print experiments' headline results under each alternative assumption."""
     table = table_with("experiment|headline|assumed|>result")
     shown = [(reproduction.name, *each) for reproduction in done for each in reproduction.assumed()]
     for name, headline, rows in shown:

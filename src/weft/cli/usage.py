@@ -314,7 +314,7 @@ _METERED = {
 
 
 def _print_metered_csv(found: "MeteredUsage", by: str) -> None:
-    """Print numbers as they are; what is unknown is empty."""
+    """Print the report as CSV, numbers to six decimals; unknown values are empty cells."""
     from msgspec import UNSET
 
     fields = (*_METERED, "cost")

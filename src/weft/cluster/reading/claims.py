@@ -42,7 +42,7 @@ class ClaimObjects(NamedTuple):
 
 
 class ReadClaims(NamedTuple):
-    """Contents of `ClaimObjects` in the scheduler's views."""
+    """Contents of a `ClaimObjects`, loaded into the scheduler's views of slices and claims."""
 
     slices: SliceView
     view: ClaimView

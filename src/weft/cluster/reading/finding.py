@@ -1,4 +1,4 @@
-"""Findings of checks, in three levels."""
+"""Findings of checks, each of one level: wrong, advice or good."""
 
 from collections.abc import Collection
 from typing import Literal, NamedTuple

@@ -74,7 +74,7 @@ async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
 
 
 def ask(source: SchedulerAddress, name: str) -> bytes:
-    """Return the scheduler's answer about NAMESPACE/NAME (or NAME), as JSON."""
+    """Return the scheduler's answer about the pod NAMESPACE/NAME (or NAME), as JSON."""
     namespace, slash, pod = name.rpartition("/")
     if not pod or "/" in namespace or (slash and not namespace):
         raise BadInputError("pod", f"{name!r} is not a pod's name; write NAMESPACE/NAME or NAME")

@@ -148,13 +148,13 @@ class StrandedGauges:
         self._by: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Compute periodically until cancelled."""
+        """Compute the gauges periodically until cancelled."""
         while True:
             await self.look()
             await self._live.client.clock.sleep(self._every_s)
 
     async def look(self) -> None:
-        """Compute once; after an error the gauges stay unchanged."""
+        """Compute the gauges once; after an error they stay unchanged."""
         usual = self._typical.usual
         if not usual:
             return
@@ -168,7 +168,7 @@ class StrandedGauges:
         self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the last result; nothing before the first."""
+        """Yield the gauges as computed last; without samples before the first computation."""
         usable = "Idle GPUs that typical pods could use."
         yield gauge("weft_gpus_usable", usable, self._usable)
         stranded = "Idle GPUs that typical pods cannot use, by what strands them."

@@ -33,7 +33,7 @@ from weft.model.bad_input import KINDS, BadInputKind
 
 _REMEMBERED = 100_000  # pods whose first try is remembered, to measure durations from
 _QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
-"""The queue as which each state is reported; all other states are `active`."""
+"""The label `queue` of pending pods by their state in the engine; other states are `active`."""
 
 _ATTEMPT_S = [0.001 * 2**n for n in range(15)]
 _DECISION_S = [0.00002 * 2**n for n in range(15)]
@@ -352,7 +352,7 @@ class PendingGauges:
             self._why[record.uid] = why.name
 
     def collect(self) -> Iterator[Metric]:
-        """Yield both gauges with their present values."""
+        """Yield the number of pending pods and the age of the oldest, by reason."""
         counts, oldest_s = dict[str, float](), dict[str, float]()
         now_ns = int(self._live.client.clock.wall().timestamp() * 1e9)
         for uid, since_ns in self._waiting().items():

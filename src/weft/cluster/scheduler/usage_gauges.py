@@ -49,7 +49,7 @@ class HeldGpus(NamedTuple):
     borrowed_mib: int = 0
 
     def plus(self, other: "HeldGpus") -> "HeldGpus":
-        """Return the sum of both."""
+        """Return the sum of this and `other`, field by field."""
         return HeldGpus(*(one + more for one, more in zip(self, other, strict=True)))
 
 

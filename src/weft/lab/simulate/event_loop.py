@@ -166,7 +166,7 @@ class EventLoop(Generic[Key]):
         return self.heap[0] if self.heap else None
 
     def _advance(self, at_ns: int, kind: int) -> None:
-        """Advance the clock to an event of this kind."""
+        """Advance the clock to `at_ns`, the time of the next event, which is of this kind."""
         self.now = at_ns
 
     def _happens(self, kind: int, key: Key) -> None:

@@ -175,7 +175,7 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total_milli(self) -> int:
-        """The thousandths requested of all its GPUs together."""
+        """The thousandths of GPUs that the pod requests in total."""
         return self.gpus * self.milli
 
 

@@ -18,7 +18,7 @@ JOBS_A_GPU = 30
 CALIBRATED_PERCENTS = (0, 100)
 """Levels of over-provisioning (%) that the parameters were fitted at."""
 ARRIVAL_LEAST_S, ARRIVAL_MOST_S = 20, 40
-"""Range of seconds between two jobs, drawn uniformly."""
+"""Range of seconds between the arrivals of two jobs, drawn uniformly."""
 FIRST_NS = 6 * SECOND_NS
 """Time from the start of an experiment, from which its makespan counts, to its first job."""
 
@@ -45,7 +45,7 @@ SPREAD = 0.035
 
 
 class JobMix(StrEnum):
-    """Mixes of jobs."""
+    """Names of job mixes; `MIXES` has the programs of each."""
 
     SSD = "ssd"
     RIGID = "rigid"

@@ -104,7 +104,7 @@ class ListedPhase(Section, frozen=True):
 
     @property
     def phase(self) -> JobPhase:
-        """The phase in the form of the simulation; GPU_UTIL defaults to SM_ACTIVE."""
+        """The phase as the simulation's `JobPhase`; GPU_UTIL defaults to SM_ACTIVE."""
         util = self.sm_active if self.gpu_util is None else self.gpu_util
         took_ns = round(self.seconds * SECOND_NS)
         return JobPhase(took_ns, self.memory_mib, self.sm_active, self.dram_active, util)
@@ -120,7 +120,7 @@ class ListedQueries(Section, frozen=True):
 
     @property
     def stream(self) -> QueryStream:
-        """The queries in the form of the simulation."""
+        """The queries as the simulation's `QueryStream`."""
         return QueryStream(round(self.alone_ms * 1e6), round(self.limit_ms * 1e6), self.per_second)
 
 
