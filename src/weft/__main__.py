@@ -1,4 +1,4 @@
-"""`python -m weft` is `weft`."""
+"""Runs the command `weft` as `python -m weft`."""
 
 from weft.cli.main import main
 

@@ -382,7 +382,7 @@ def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
 
     words = command("report", out, "--output", "json")
     told = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert "seed=0 is marked, and left out of comparisons" in told.stderr, told.stderr
+    assert "seed=0 is marked as unreliable, and left out of comparisons" in told.stderr, told.stderr
     means = {one["measure"]: one["mean"] for one in json.loads(told.stdout)["summary"]}
     for measure in ("jct_mean_s", "makespan_s"):
         assert means[measure] == pytest.approx(good["measures"][measure])

@@ -214,7 +214,7 @@ def test_too_little_time_alone_is_told_and_left_out(url: str) -> None:
     )
     assert code == 0
     assert json.loads(out).get("solo", []) == []
-    assert "bert: alone for" in err
+    assert "bert: alone on a GPU for" in err
     assert "a profile needs 1000" in err
 
 

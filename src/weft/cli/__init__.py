@@ -1,4 +1,4 @@
 """The command line: each command connects parts of the other packages.
 
-In: options, files, tables, exit codes.
-Out: logic that other programs than the command line need."""
+The package holds options, files, tables and exit codes, and no logic that programs other than the
+command line need."""

@@ -27,7 +27,8 @@ def without_absent(config: "Configuration") -> "Configuration":
     files = " and ".join(f"{field} {name}" for field, name in absent.items())
     are, they = ("are", "they predict") if len(absent) > 1 else ("is", "it predicts")
     print_warning(
-        f"{files} of the cluster's configuration {are} not here: ignored, with what {they}"
+        f"{files} of the cluster's configuration {are} not on this machine: ignored, with "
+        f"what {they}"
     )
     unnamed = {field.partition(".")[2]: "" for field in absent}
     return replace(config, interference=replace(settings, **unnamed))

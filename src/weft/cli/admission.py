@@ -22,7 +22,7 @@ class PolicySet(StrEnum):
 _Users = list[str] | None
 _SCHEDULER = Option(
     metavar="USER",
-    help="A user that may write assignments; may be given several times.  "
+    help="A user that may write which GPUs pods have; may be given several times.  "
     "[default: system:serviceaccount:weft-system:weft-scheduler]",
 )
 _AGENT = Option(
@@ -32,7 +32,7 @@ _AGENT = Option(
 )
 _PLUGIN = Option(
     metavar="USER",
-    help="The user of another system's device plugin or scheduler; writes pods and nodes.",
+    help="The user of another system's device plugin or scheduler, to let it write pods and nodes.",
 )
 
 

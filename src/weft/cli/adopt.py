@@ -47,7 +47,7 @@ def adopt(
 ) -> None:
     """Show how each running GPU pod would be charged, and how to switch to Weft and back.
 
-    Reads the marks of Elastic GPU, gpushare, Co-scheML, Alnair, Genius, Kube-Knots, HAMi, KAI
+    Reads the annotations of Elastic GPU, gpushare, Co-scheML, Alnair, Genius, Kube-Knots, HAMi, KAI
     Scheduler, Volcano and Koordinator, and ResourceClaims, as the scheduler does. No pod is
     changed, restarted or evicted. With --yes namespaces are labelled weft.dev/schedule=enabled;
     their former state is kept in the ConfigMap kube-system/weft-adoption. Exit code 1: something
@@ -170,7 +170,7 @@ def _show(
         print()
         for change in changes:
             print_note(f"namespace {change.namespace}: {change.text}")
-        print_note("weft adopt --undo puts this back." if changes else "Nothing had to be changed.")
+        print_note("weft adopt --undo reverts this." if changes else "Nothing had to be changed.")
     elif plan is not None:
         _show_commands("To switch:", switch_commands(plan))
         _show_commands("To roll back:", roll_back_commands(plan))
@@ -211,7 +211,7 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
         why = "by their annotations" if gpu.sure else "some of it may be on other GPUs"
         notes.append(
             f"GPU {gpu.gpu} of {gpu.node}: {gpu.charged_mib:,} MiB of {gpu.has_mib:,} are charged "
-            f"to {', '.join(gpu.pods)} ({why}); Weft places no more pods there until it fits."
+            f"to {', '.join(gpu.pods)} ({why}); Weft places no more pods there until the sum fits."
         )
     for node, pods in guessed_pods(plan).items():
         names = ", ".join(pod.full_name for pod in pods)

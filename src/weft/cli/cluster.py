@@ -36,9 +36,9 @@ def stranded(
 ) -> None:
     """Show how much of the idle GPUs could be used by usual pods, and what strands the rest.
 
-    Usual pods are the shapes of 95 % of the present GPU pods. Idle GPU is stranded by shares that
-    none of these fill, slots for pods of several GPUs, nodes that take none of them, GPU models,
-    and missing CPU or memory.
+    Usual pods have the requests of 95 % of the present GPU pods. Idle GPU is stranded by free
+    shares that usual shares do not fill, nodes with fewer idle GPUs than their pods request, nodes
+    that accept no usual pod, GPU models and sizes that none can use, and missing CPU or memory.
     """
     from weft.cluster.control.typical_pods import usual_shapes
     from weft.core.framework.stranded import stranded_by_model
@@ -88,6 +88,6 @@ def _show(rows: "list[StrandedModel]") -> None:
         print_note("No GPU is idle.")
         return
     print_note(
-        f"{idle:,.2f} GPUs are idle; pods like those here can use at most {usable:,.2f} of them; "
-        f"{idle - usable:,.2f} are stranded."
+        f"{idle:,.2f} GPUs are idle; pods like those in the cluster can use at most {usable:,.2f} "
+        f"of them; {idle - usable:,.2f} are stranded."
     )

@@ -45,7 +45,8 @@ _Config = Annotated[
 def console(
     snapshot: SnapshotFile = None,
     demo: Annotated[
-        bool, Option("--demo", help="A simulated cluster of 200 GPUs that lives in real time.")
+        bool,
+        Option("--demo", help="Show a simulated cluster of 200 GPUs that changes in real time."),
     ] = False,
     decisions: Annotated[
         Path | None,
@@ -69,7 +70,7 @@ def console(
         bool,
         Option(
             "--sign-in",
-            help="Ask viewers for a token, and show names only of pods that they may list.",
+            help="Ask viewers for a token, and show each only names of pods that they may list.",
         ),
     ] = False,
     audience: Annotated[
@@ -88,7 +89,7 @@ def console(
         raise BadInputError(named[0], f"selects what to show; remove {' and '.join(named[1:])}")
     offline = named[0] if named else ""
     if policy and decisions is None:
-        raise BadInputError("--policy", "is for --decisions")
+        raise BadInputError("--policy", "requires --decisions")
     if offline and (kubeconfig or context or config):
         what = "does not read a cluster; remove --kubeconfig, --context and --config"
         raise BadInputError(offline, what)
@@ -252,7 +253,7 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
     from weft.host.shell import Background
 
     if refused := await unreadable_lists(client):
-        raise BadInputError("your rights", f"may not list {', '.join(refused)}; {_RIGHTS}")
+        raise BadInputError("your rights", f"no permission to list {', '.join(refused)}; {_RIGHTS}")
     settings = without_absent(await configuration_in_use(client, config))
     plan = plan_of(settings, registry(), Hosting(where=str(config or "")))
     parts = cluster_of(plan, client, None)

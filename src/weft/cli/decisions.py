@@ -52,12 +52,13 @@ def explain_pod(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     service: Annotated[
-        str, Option(help="The scheduler's Service; through the API server, its leader first.")
+        str,
+        Option(help="The scheduler's Service; the leader's pod in its namespace is tried first."),
     ] = DEFAULT_SERVICE,
     policy: PolicyFiles = [],  # noqa: B006 - typer's way of a list default
     output: Output = ListOutput.table,
 ) -> None:
-    """Explain why a pod is where it is; or why nowhere, and the smallest change that would help.
+    """Explain why a pod is on its node, or why it is pending and which smallest change would help.
 
     Asks a running `weft scheduler`; with --decisions reads a file of a simulation or scheduler,
     with --snapshot a cluster's state.
@@ -70,7 +71,9 @@ def explain_pod(
     if decisions is not None:
         _explain_from_file(decisions, name, policy, output)
     elif policy:
-        raise BadInputError("--policy", "requires --decisions; a live scheduler has its own")
+        raise BadInputError(
+            "--policy", "requires --decisions; a live scheduler has its own policies"
+        )
     elif snapshot is not None:
         _explain_from_snapshot(snapshot, name, output)
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
@@ -160,7 +163,7 @@ def replay(
     policy: PolicyFiles = [],  # noqa: B006
     output: Output = ListOutput.table,
 ) -> None:
-    """Decide a decisions file again, and check that it is unchanged.
+    """Repeat a file's decisions, and check that they are the same and that no line was changed.
 
     Exit code 1 at the first decision that differs, or the first line that was changed; 3 if all
     complete lines gave equal decisions, but the file's end is missing.

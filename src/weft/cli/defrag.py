@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from weft.core.engine.stranding_moves import StrandingPlan
     from weft.model import PodRequest
 
-defrag_app = Typer(help="Move pods to make room for a pending one.", no_args_is_help=True)
+defrag_app = Typer(help="Move pods to make room for a pending pod.", no_args_is_help=True)
 
 _Pod = Annotated[
     str,
@@ -52,7 +52,7 @@ _MostTrials = Annotated[
 
 @defrag_app.callback()
 def _about() -> None:
-    """Move pods to make room for a pending one."""
+    """Move pods to make room for a pending pod."""
 
 
 @defrag_app.command("plan")
@@ -72,8 +72,8 @@ def plan(
     """Find the fewest pods to move to make room for a pod, or to reduce stranded GPU the most.
 
     Moves nothing. Plans never include latency-critical pods, pods that no controller recreates, or
-    pods that Weft did not place; disruption budgets are respected. Each plan was tried on the
-    state.
+    pods that Weft did not place; disruption budgets are respected. Each plan was tried in the
+    engine.
     """
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
@@ -105,9 +105,9 @@ def apply(
 ) -> None:
     """Move the pods of a plan, one at a time; without --yes only show the plan.
 
-    After an eviction, the next one follows only when the pod was placed where the plan said. It
-    stops if it was not, the cluster changed, or a disruption budget refuses, and prints what is
-    left.
+    The next pod is evicted only after the previous pod was placed where planned. The command stops
+    if it was placed elsewhere, the cluster changed, or a disruption budget refuses, and says after
+    how many moves.
     """
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
@@ -176,7 +176,7 @@ class DefragPlan(NamedTuple):
 
 
 def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
-    """Make the plan; `BadInputError` if disruption budgets could not be read."""
+    """Make a plan for `wish`; `BadInputError` if disruption budgets could not be read."""
     from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.snapshot.movable_pods import movable_pods
     from weft.core.engine.making_room import RoomSearch
@@ -262,7 +262,7 @@ def print_json(plan: DefragPlan, **more: object) -> None:
 def _brings(plan: "StrandingPlan") -> str:
     before, after = plan.stranded_milli[0] / 1000, plan.stranded_milli[-1] / 1000
     if not plan.moves:
-        return f"{before:,.2f} GPUs are stranded, and moving a single pod does not lower that."
+        return f"{before:,.2f} GPUs are stranded, and moving any single pod would not reduce this."
     return (
         f"Stranded GPUs fall from {before:,.2f} to {after:,.2f}. "
         f"Cost: {_cost(len(plan.moves), plan.lost_gpu_s)}."
@@ -276,11 +276,13 @@ def _makes_room(plan: DefragPlan) -> str:
             return "No plan found yet: raise --most-trials or --most-moves."
         return "More moves than --most-moves are needed: raise it."
     if not room.moves:
-        return f"It fits on {room.node} already: no pod has to be moved."
+        return f"The pod fits on {room.node} already: no pod has to be moved."
     least = (
         "" if room.smallest else "; not all sets of pods were tried, so fewer moves may be enough"
     )
-    return f"Then it fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
+    return (
+        f"Then the pod fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
+    )
 
 
 def _cost(moves: int, lost_gpu_s: float) -> str:
@@ -420,7 +422,7 @@ def _has_its_place(plan: DefragPlan, cluster: _Cluster) -> str:
     node = answer(cluster.kubeconfig, cluster.context, wait)
     name = f"{wanted.namespace}/{wanted.name}"
     if not node:
-        return f"{name} found no place within {cluster.wait_s:g} s"
+        return f"{name} was not placed within {cluster.wait_s:g} s"
     return "" if node == room.node else f"{name} went to {node}, and not to {room.node} as planned"
 
 
@@ -429,8 +431,8 @@ _ENDS_WITHIN_S = 10.0
 
 @contextmanager
 def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]":
-    """Hold the right to move pods, on another thread while this thread moves them; release it at
-    the end.
+    """Hold, on another thread, the Lease that lets one command at a time move pods, while this
+    thread moves them.
 
     `BadInputError` if the cluster does not answer, or this user may not write leases."""
     from weft.cluster.eviction.moving import MovingTurn

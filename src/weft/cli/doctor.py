@@ -129,7 +129,7 @@ def _names() -> frozenset[str]:
 
 
 def _pods_of(read: "ClusterReading", node: str) -> "dict[str, MachinePod]":
-    """Return the node's pods by UID; a pod that requests GPUs in any dialect may see some."""
+    """Return the node's pods by UID; a pod that requests GPUs in any dialect may see GPUs."""
     from weft.cluster.reading.cluster_checks import EXEMPT
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.foreign import foreign_requests

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 experiment_app = Typer(help="Experiments that a file describes.", no_args_is_help=True)
 EXIT_ABSENT = 3
-"""Exit code if data is absent, or cells are missing or marked, but no result is wrong."""
+"""Exit code if data is absent, or cells are missing or marked as unreliable, but no result is
+wrong."""
 SHOWN = (
     "jct_mean_s",
     "jct_p99_s",
@@ -63,7 +64,7 @@ _Out = Annotated[
 
 
 class ReportLayout(StrEnum):
-    """Layouts of results other than the page."""
+    """Layouts in which results can be written instead of the page."""
 
     ECE = "ece"
 
@@ -98,7 +99,7 @@ def init(
     name: Annotated[str, Option(help="The experiment's name.", show_default=False)] = "",
     scheduler: Annotated[
         list[str] | None,
-        Option(help="A policy to compare; repeat. Others are compared with the first."),
+        Option(help="A policy to compare; repeat for several. The first is the baseline."),
     ] = None,
     seeds: Annotated[
         int | None, Option(min=1, max=options.MOST_SEEDS, help="How many workloads are drawn.")
@@ -106,7 +107,7 @@ def init(
 ) -> None:
     """Print an experiment file to edit: every field with its default, and its meaning.
 
-    At a terminal it asks for what is not given.
+    At a terminal it asks for options that are not given.
     """
     wishes = Wishes(name, tuple(scheduler or ()), "", seeds)
     if not workload and sys.stdin.isatty():
@@ -163,7 +164,7 @@ def check(
         raise Exit(EXIT_ABSENT)
     there = len(opened.store.done(cells))
     left = len(cells) - there
-    print(f"in {opened.store.folder}: {there} are there, {left} to run")
+    print(f"in {opened.store.folder}: {there} have run, {left} to run")
     if left and opened.live:
         print(_how_long(spec, work, cells))
     elif left and try_s:
@@ -212,7 +213,9 @@ def run(
         ran = run_missing(opened.work, cells, where, library_versions(), bar)
     except KeyboardInterrupt:
         there = f"{len(store.done(cells))} of {len(cells)} cells are in {store.folder}"
-        print(f"weft: {there}; the same command continues with the others", file=sys.stderr)
+        print(
+            f"weft: {there}; the same command continues with the remaining cells", file=sys.stderr
+        )
         raise
     print(f"{ran} cells run, {len(cells) - ran} already done: {opened.store.folder}")
     marked = marks_of(store.records(cells))
@@ -236,7 +239,7 @@ def report(
 ) -> None:
     """Compare an experiment's schedulers, using the cells that have run.
 
-    Exit code 3 if cells are missing, or marked and left out.
+    Exit code 3 if cells are missing, or marked as unreliable and left out.
     """
     from weft.lab.experiment.run.store import read_store
     from weft.lab.experiment.spec.experiment import plan
@@ -289,7 +292,7 @@ def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
     """Print warnings with the reasons why these cells are left out of comparisons."""
     for folder, marks in marked.items():
         for mark in marks:
-            print_warning(f"{folder} is marked, and left out of comparisons: {mark}")
+            print_warning(f"{folder} is marked as unreliable, and left out of comparisons: {mark}")
 
 
 def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
@@ -391,10 +394,10 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
     for text in [*results.in_words, *results.notes]:
         print_note(text)
     if model := model_of_time(spec):
-        print_note(f"It assumes: {model[:1].lower()}{model[1:]}")
+        print_note(f"The simulation assumes: {model[:1].lower()}{model[1:]}")
 
 
-# --- turns on a cluster ---------------------------------------------------------------------------
+# --- cells on a cluster ---------------------------------------------------------------------------
 
 
 def runner_on_cluster(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
@@ -425,19 +428,19 @@ def _how_long(spec: "ExperimentSpec", work: "CellWork", cells: Sequence["Planned
     first = jobs[left[0].seed]
     took = duration_text(sum(turns_s))
     if ran_s:
-        time = f"; about {took}, as the mean of {len(ran_s)} that ran"
+        time = f"; about {took}, the mean of {len(ran_s)} that ran"
     elif all(job.run_s is not None for job in first):
         time = f"; at least {took}, by arrivals and `runSeconds`"
     else:
-        time = ", and it lasts until the last one ends"
+        time = ", and the cell lasts until the last Job ends"
     seconds_bytes = SECOND_BYTES if spec.cluster.prometheus is not None else 0
     size = sum(
         CELL_BYTES + JOB_BYTES * len(jobs[cell.seed]) + seconds_bytes * turn_s
         for cell, turn_s in zip(left, turns_s, strict=True)
     )
     return (
-        f"{len(left)} turns on the cluster, one after another; in each {len(first)} Jobs come "
-        f"within {first[-1].arrival_s:,.0f} s{time}\n"
+        f"{len(left)} cells to run on the cluster, one after another; in each {len(first)} Jobs "
+        f"arrive within {first[-1].arrival_s:,.0f} s{time}\n"
         f"{'about' if ran_s else 'at least'} {max(1, round(size / 2**20)):,} MiB of disk"
     )
 
@@ -450,7 +453,7 @@ def _ran_s(store: "RunStore", cells: Sequence["PlannedCell"]) -> list[float]:
 
 
 def _least_s(jobs: Sequence["PlannedJob"]) -> float:
-    """Return the least seconds that a turn takes: if every Job gets its GPUs at once.
+    """Return the least seconds that a cell takes on a cluster: if every Job gets its GPUs at once.
 
     If Jobs have no run time, this is the time of the last arrival."""
     return max(job.arrival_s + (job.run_s or 0.0) for job in jobs)
@@ -467,8 +470,8 @@ def compare(
 ) -> None:
     """Compare two results cell by cell: differences of SECOND from FIRST on the same seeds.
 
-    Cells that one of them marks are left out, with a note on stderr. Exit code 3 if they have no
-    cell in common.
+    Cells that either result marks as unreliable are left out, with a warning. Exit code 3 if the
+    results have no cell in common.
     """
     from weft.lab.experiment.run.store import read_store
     from weft.lab.experiment.statistics.comparison import compare_two
@@ -605,7 +608,7 @@ def _print_checks(done: "list[Reproduction]") -> None:
 
 
 def _print_assumed(done: "list[Reproduction]") -> None:
-    """Print the headlines under each assumption."""
+    """Print experiments' headline results under each alternative assumption."""
     table = table_with("experiment|headline|assumed|>result")
     shown = [(reproduction.name, *each) for reproduction in done for each in reproduction.assumed()]
     for name, headline, rows in shown:

@@ -96,7 +96,7 @@ def config(
         bool,
         Option(
             "--unreported",
-            help="Nodes do not report the systems' resources (an agent delivers by name).",
+            help="Nodes do not report the systems' resources, as with Weft's agent through NRI.",
         ),
     ] = False,
     profiles: _Profiles = True,
@@ -104,7 +104,7 @@ def config(
     """Print a KubeSchedulerConfiguration v1 with Weft as its extender.
 
     One entry serves all systems, because kube-scheduler allows only one extender that binds. Merge
-    it into the file with which kube-scheduler is started (`--config`).
+    the output into the file with which kube-scheduler is started (`--config`).
     """
     import yaml
 
@@ -139,7 +139,7 @@ def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:
 def _warn(twice: list[str]) -> None:
     if twice:
         print_warning(
-            f"`weft scheduler` schedules these too: {', '.join(twice)}. Either run "
+            f"`weft scheduler` also serves the schedulerNames {', '.join(twice)}. Either run "
             "`weft extender serve` with this configuration, or leave them out with --no-profiles"
         )
 

@@ -1,4 +1,4 @@
-"""`weft inspect`: the memory promised on each GPU, and its real use."""
+"""`weft inspect`: the memory promised to pods (reserved) on each GPU, and its real use."""
 
 import sys
 import time
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from weft.telemetry.meaning.join import Devices
     from weft.telemetry.sources.source import MetricSource
 
-_Nodes = Annotated[list[str] | None, Argument(metavar="[NODE]...", help="Only these nodes.")]
-_Details = Annotated[bool, Option("-d", "--details", help="A line for each pod.")]
+_Nodes = Annotated[list[str] | None, Argument(metavar="[NODE]...", help="Show only these nodes.")]
+_Details = Annotated[bool, Option("-d", "--details", help="Print a line for each pod.")]
 _Namespace = Annotated[
     str, Option("-n", "--namespace", help="Only pods of this namespace, with --details.")
 ]
@@ -52,10 +52,10 @@ def inspect(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Show what was promised of each GPU, and its real use.
+    """Show how much of each GPU is promised to pods (reserved), and its real use.
 
     Real use is read from the agents on the nodes, through the API server's proxy. Without agents
-    and without --metrics-from, only promises are shown.
+    and without --metrics-from, only promised amounts are shown.
     """
     from weft.cluster.reading.promises import inspect_cluster
 

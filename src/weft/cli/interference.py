@@ -42,7 +42,7 @@ interference_app = Typer(
 _Data = Annotated[list[Path], Argument(help="Datasets, or Gavel's table of pairs (CSV).")]
 _Source = Annotated[list[str], Option(help="Only this source; repeat for several.")]
 _ModelFile = Annotated[
-    Path, Argument(help="A file of `train`, or a table of slowdowns (Co-scheML's form).")
+    Path, Argument(help="A file that `train` wrote, or a table of slowdowns (Co-scheML's form).")
 ]
 _GpuModel = Annotated[str, Option(help="Only this GPU model.")]
 _Isolation = Annotated[str, Option(help="Only this isolation: time-slicing or mps.")]
@@ -50,7 +50,8 @@ _Why = Annotated[
     bool,
     Option(
         "--why",
-        help="For one other application: also method, nearest measured pairs, contributions.",
+        help="With exactly one other application: also print the method, the nearest measured "
+        "pairs and the contributions of features.",
     ),
 ]
 
@@ -95,7 +96,10 @@ def evaluate(
     gpu_model: _GpuModel = "",
     split: Annotated[
         list[str],
-        Option(help="random, new pair, new application, new GPU or several others; repeatable."),
+        Option(
+            help="'random', 'new pair', 'new application', 'new GPU' or 'several others'; "
+            "repeatable."
+        ),
     ] = [],  # noqa: B006
     seeds: Annotated[int, Option(min=1, max=1_000, help="Draws of each random split.")] = 5,
     report: Annotated[
@@ -206,13 +210,15 @@ def one_thread() -> None:
 
 
 def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str, str]]":
-    """Return each GPU model and isolation with its dataset; `BadInputError` if two sources have the
-    same."""
+    """Return each GPU model and isolation with its dataset; `BadInputError` if two sources measured
+    the same GPU model and isolation."""
     owner: dict[tuple[str, str], Measurements] = {}
     for dataset in measured:
         for cell in dataset.cells():
             if cell in owner:
-                both = f"both measured on {' '.join(filter(None, cell))}, and are not mixed"
+                both = (
+                    f"were both measured on {' '.join(filter(None, cell))}, and cannot be combined"
+                )
                 sources = f"sources {owner[cell].source} and {dataset.source}"
                 raise BadInputError(sources, f"{both}; choose one with --source")
             owner[cell] = dataset
@@ -222,8 +228,8 @@ def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str,
 def _said_of(cell: "PredictorCell") -> str:
     learned = cell.learned
     if learned is None:
-        rung = "additive" if cell.additive is not None else "nothing"
-        return f"{len(cell.runs)} measurements, too few to learn from: {rung}"
+        rung = "a sum of effects" if cell.additive is not None else "nothing"
+        return f"{len(cell.runs)} measurements, too few for kernels; fitted: {rung}"
     calibration = learned.calibration
     sure = "calibrated" if calibration.new_families else "uncalibrated"
     trees = ", LightGBM's quantiles" if learned.trees else ""
@@ -253,12 +259,12 @@ def _predictors(
         if isolation and isolation not in ways:
             raise BadInputError("--isolation", unknown(isolation, ways, f"{path} has"))
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in file.cells)
-        problem = f"has no data on that GPU model and way of sharing; it has {known}"
+        problem = f"has no data on that GPU model and way of sharing; the file has {known}"
         raise BadInputError(str(path), problem)
     if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
         print_remark(
-            f"{path} was learnt with LightGBM, which is not installed: its predictions are "
-            f"left out, and no bound is calibrated; {install_extra('interference')}"
+            f"{path} was learnt with LightGBM, which is not installed: LightGBM's predictions "
+            f"are left out, and no bound is calibrated; {install_extra('interference')}"
         )
     return [Predictor(cell) for cell in cells.values()]
 
@@ -267,7 +273,7 @@ def _predictor(file: "PredictorFile", path: Path, gpu_model: str, isolation: str
     several = _predictors(file, path, gpu_model, isolation)
     if len(several) > 1:
         models = ", ".join(predictor.cell.gpu_model for predictor in several)
-        raise BadInputError("--gpu-model", f"is needed: {path} knows {models}")
+        raise BadInputError("--gpu-model", f"is needed: {path} has the models {models}")
     return several[0]
 
 
@@ -321,8 +327,8 @@ def _note_no_trees(cell: "Measurements", place: str) -> None:
 
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
         print_remark(
-            f"{place} has profiles, but LightGBM is not installed: its predictions are "
-            f"left out; {install_extra('interference')}"
+            f"{place} has profiles, but LightGBM is not installed: LightGBM's predictions "
+            f"are left out; {install_extra('interference')}"
         )
 
 
@@ -404,7 +410,7 @@ def unexamined(
             if blind:
                 yield (
                     f"{place}: no comparison with the sum of utilisation: for {blind} of "
-                    f"{len(solos)} applications it is not known"
+                    f"{len(solos)} applications the utilisation is not known"
                 )
 
 
@@ -431,7 +437,7 @@ def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReason
         f"at most {_times(prediction.upper)}; {prediction.rung}{times}, {sure}"
     )
     if reasons.parts:
-        print("The first kernel's speed is made of:")
+        print("Parts of the speed that the first kernel predicts:")
         for name, value in reasons.parts:
             print(f"  {value:+.3f}  {name}")
     if reasons.trees:

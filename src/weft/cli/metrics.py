@@ -71,7 +71,7 @@ def _looked(
         ways = (
             "name a metrics server, or one in --config; one inside a cluster is at "
             "http://localhost:9090 after kubectl port-forward -n NAMESPACE service/NAME 9090; "
-            "without any, telemetry.discover: exporters in --config asks each node's exporter"
+            "with telemetry.discover: exporters in --config, no server is needed"
         )
         raise MissingOptionError("--url", f"is missing: {ways}")
     needs = asks or not settings.url
@@ -81,7 +81,7 @@ def _looked(
 async def _look(
     settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
-    """Read the metrics once, over a longer range than usual.
+    """Read the metrics once, over the whole window of the configuration.
 
     `where` is (kubeconfig, context) if the source needs the cluster, else None."""
     from weft.cluster.telemetry.metric_sources import NO_CLUSTER, SourceContext

@@ -23,7 +23,10 @@ Jobs = Annotated[
 ]
 PolicyFiles = Annotated[
     list[str],
-    Option(metavar="FILE.py:Class", help="The file of a recorded policy; repeatable."),
+    Option(
+        metavar="FILE.py:Class",
+        help="File and class of a policy that the decisions file names; repeatable.",
+    ),
 ]
 ConfigFile = Annotated[Path | None, Option(help="The configuration file.  [default: built in]")]
 Kubeconfig = Annotated[
@@ -70,7 +73,8 @@ class ElasticPriority(StrEnum):
 Priority = Annotated[
     ElasticPriority | None,
     Option(
-        help="Policy of /scheduler: elastic-binpack, spread or random.  [default: as configured]"
+        help="Policy for Elastic GPU's path /scheduler: its binpack, spread or random.  "
+        "[default: as configured]"
     ),
 ]
 Decisions = Annotated[
@@ -82,7 +86,7 @@ DecisionsMib = Annotated[
     Option(
         min=0,
         max=1 << 30,
-        help="The size, MiB, of that file with its signals at which recording ends. 0: no limit.",
+        help="With --decisions: end recording when file and signals have this size, MiB; 0: never.",
     ),
 ]
 MOST_MIB = 10_240

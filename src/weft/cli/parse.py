@@ -69,7 +69,7 @@ def parse(
         Unit, Option(help="The size of one aliyun.com/gpu-mem; auto decides by the number.")
     ] = Unit.AUTO,
     volcano_memory_factor: Annotated[
-        int, Option(min=1, max=1_048_576, help="MiB that one volcano.sh/vgpu-memory is.")
+        int, Option(min=1, max=1_048_576, help="MiB of one volcano.sh/vgpu-memory.")
     ] = 1,
     compat: Annotated[
         CompatMode, Option(help="exact keeps the original systems' quirks.")

@@ -35,7 +35,7 @@ class NotPlaced(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, request: ForeignRequest) -> "NotPlaced":
-        """Convert a request found in the pod."""
+        """Convert a pod's request that Weft does not place."""
         return cls(request.name, request.containers, request.text)
 
 
@@ -87,7 +87,9 @@ class Group(msgspec.Struct, frozen=True):
         parts += [f"in one {self.topology_key}"] if self.topology_key else []
         parts += ["preempted together"] if self.ends_as_one else []
         parts += (
-            [f"no place is reserved for it while it waits ({self.waits})"] if self.waits else []
+            [f"the group's own waiting time ({self.waits}) reserves no places"]
+            if self.waits
+            else []
         )
         return ", ".join(parts)
 
@@ -165,12 +167,12 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
     lines = [f"on nodes with {key}={value}" for key, value in constraints.selector]
     if constraints.affinity is not None:
         terms = [", ".join(map(str, (*term.labels, *term.fields))) for term in constraints.affinity]
-        lines.append(f"on nodes with {' or '.join(filter(None, terms)) or 'nothing: on none'}")
+        lines.append(f"on nodes with {' or '.join(filter(None, terms)) or 'no label: on no node'}")
     rules = constraints.pods or InterPodRules()
     lines += [f"near {term.pods}, by {term.topology_key}" for term in rules.affinity]
     lines += [f"away from {term.pods}, by {term.topology_key}" for term in rules.anti_affinity]
     lines += [
-        f"spread by {rule.topology_key}: at most {rule.max_skew} more than where there are "
+        f"spread by {rule.topology_key}: at most {rule.max_skew} more than in the domain with the "
         f"fewest, of {rule.pods}"
         for rule in rules.spread
     ]
@@ -228,7 +230,7 @@ def preferences_in_words(preferences: Preferences) -> list[str]:
     lines = []
     for wish in preferences.nodes:
         rules = ", ".join(map(str, (*wish.term.labels, *wish.term.fields)))
-        lines.append(f"on nodes with {rules or 'nothing: on none'} (weight {wish.weight})")
+        lines.append(f"on nodes with {rules or 'no label: on no node'} (weight {wish.weight})")
     for near in preferences.pods:
         where = "near" if near.weight > 0 else "away from"
         by = f"by {near.term.topology_key} (weight {abs(near.weight)})"
@@ -293,7 +295,7 @@ def written_lines(row: Row) -> list[str]:
 
 
 NEEDS_NOTE = (
-    "weft agent sets on the node what a container needs; without the agent a device plugin has to"
+    "weft agent sets the variables that a container needs; without it a device plugin has to"
 )
 
 

@@ -36,9 +36,9 @@ profile_app = Typer(
     help="Profiles of applications: measured, or from metrics history.", no_args_is_help=True
 )
 
-_File = Annotated[Path | None, Option("--file", help="Keep profiles in this file.")]
+_File = Annotated[Path | None, Option("--file", help="The file in which profiles are stored.")]
 _ConfigMap = Annotated[
-    str, Option(help="Keep profiles in this ConfigMap.", metavar="NAMESPACE/NAME")
+    str, Option(help="The ConfigMap in which profiles are stored.", metavar="NAMESPACE/NAME")
 ]
 
 _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
@@ -56,7 +56,7 @@ class StoreLocation(NamedTuple):
     def check(self) -> None:
         """Raise `BadInputError` unless exactly one store is named."""
         if (self.file is None) == (not self.config_map):
-            advice = "specify one of the two: where profiles are stored"
+            advice = "specify one of the two, to say where profiles are stored"
             error = MissingOptionError if self.file is None else BadInputError
             raise error("--file, --config-map", advice)
         if self.config_map and not re.fullmatch(f"{_NAME}/{_NAME}", self.config_map):
@@ -188,7 +188,7 @@ async def _load(place: StoreLocation) -> "Dataset":
 # `weft profile collect`: profiles from a metrics server's history.
 
 
-_Into = Annotated[str, Option(help="Add them to this ConfigMap.", metavar="NAMESPACE/NAME")]
+_Into = Annotated[str, Option(help="Add the profiles to this ConfigMap.", metavar="NAMESPACE/NAME")]
 _Step = Annotated[
     float,
     Option(
@@ -223,7 +223,7 @@ def collect(
     cluster: _Cluster = False,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
-    file: Annotated[Path | None, Option("--file", help="Add them to this file.")] = None,
+    file: Annotated[Path | None, Option("--file", help="Add the profiles to this file.")] = None,
     config_map: _Into = "",
     output: Output = ListOutput.table,
 ) -> None:
@@ -308,8 +308,8 @@ def _say_done(share: float) -> None:
 def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
     """Print on stderr which applications and pods ran alone but gave no profile, and why."""
     for name, seconds in sorted(collected.short.items()):
-        needed = f"a profile needs {span.least_s:.0f}"
-        print(f"weft: {name}: alone for {seconds:.0f} s; {needed}", file=sys.stderr)
+        needed = f"a profile needs {span.least_s:.0f} s"
+        print(f"weft: {name}: alone on a GPU for {seconds:.0f} s; {needed}", file=sys.stderr)
     if collected.nameless:
         (namespace, pod), *_ = sorted(collected.nameless)
         print(

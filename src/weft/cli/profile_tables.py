@@ -52,8 +52,8 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
 
 
 def print_application(dataset: "Dataset", application: str, output: ListOutput) -> None:
-    """Print an application's features (mean and p95), then its speed next to others, and theirs
-    next to it."""
+    """Print an application's features (mean and p95), then its speed next to other applications,
+    and their speed next to it."""
     if output is ListOutput.json:
         _print_json(dataset)
         return

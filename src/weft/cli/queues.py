@@ -51,7 +51,7 @@ def _show(report: "QueueReport") -> None:
         print_table(table)
     print_note(_ORDERS[report.order])
     if left := len(report.queues) - len(shown):
-        print_note(f"{left} more hold no GPU and wait for none: -o json shows all.")
+        print_note(f"{left} more queues hold no GPU and wait for none: -o json shows all.")
     if report.unreadable:
         print_note(f"{report.unreadable} waiting pods cannot be read: weft status says why.")
 

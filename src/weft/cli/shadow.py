@@ -37,8 +37,8 @@ def shadow(
 ) -> None:
     """Watch how pods are bound now, and print what a configuration would choose instead.
 
-    For each pod that requests GPUs or names one of the profiles: both places, GPUs allocated,
-    fragmentation and expected slowdown of each. It writes nothing and takes no lease. Prints a
+    For each pod that requests GPUs or names one of the profiles: both placements, with the GPUs
+    allocated, fragmentation and expected slowdown. It writes nothing and takes no lease. Prints a
     summary at the end, or at Ctrl-C.
     """
     from msgspec.structs import replace
@@ -96,7 +96,7 @@ class ShadowRun:
 
             async def rights() -> None:
                 if refused := await unreadable_lists(client):
-                    wrong = f"may not list {', '.join(refused)}; {_RIGHTS}"
+                    wrong = f"no permission to list {', '.join(refused)}; {_RIGHTS}"
                     raise BadInputError("your rights", wrong)
 
             return await watch(
@@ -115,7 +115,10 @@ class ShadowRun:
             f"weft: watching {len(nodes.nodes):,} nodes with {gpus:,} GPUs; reading only", err=True
         )
         if self._output is ListOutput.table:
-            print(_row("time", "pod", "choice", "seen", "own", "fragments, slowdown"), flush=True)
+            print(
+                _row("time", "pod", "choice", "bound to", "would choose", "fragments, slowdown"),
+                flush=True,
+            )
 
     def show(self, comparison: "BindingComparison") -> None:
         """Print one comparison as a line."""
@@ -170,7 +173,7 @@ def sum_up(summary: "ShadowSummary", output: ListOutput) -> None:
         print(msgspec.json.encode(fields).decode())
         return
     print()
-    table = table_with("own choice|>bindings")
+    table = table_with("choice|>bindings")
     for kind, count in summary.bindings.items():
         table.add_row(kind, f"{count:,}")
     print_table(table)
@@ -180,9 +183,11 @@ def sum_up(summary: "ShadowSummary", output: ListOutput) -> None:
         f"The configuration's own choices allocate {summary.allocation_milli / 1000:+.2f} GPUs.",
     ]
     if fragments is not None:
-        lines.append(f"Fragmentation after a binding: {fragments:+.3f} points, mean.")
+        lines.append(
+            f"Fragmentation after a binding changes by {fragments:+.3f} percentage points, mean."
+        )
     if slowdown is not None:
-        lines.append(f"Expected slowdown: {slowdown:+.3f} times, mean.")
+        lines.append(f"The expected slowdown changes by {slowdown:+.3f}, mean (1: full speed).")
     lines.append(
         f"{summary.waiting:,} pods wait; the configuration would place {summary.would_place:,} now."
     )

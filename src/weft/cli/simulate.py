@@ -51,8 +51,8 @@ _Pods = Annotated[
 _DecisionsFrom = Annotated[
     Path | None,
     Option(
-        help="Instead of --nodes and --pods: the nodes, arrivals and durations of a day on record "
-        "(`weft scheduler --decisions`), under other policies."
+        help="Instead of --nodes and --pods: the nodes, arrivals and durations recorded in a "
+        "decisions file (`weft scheduler --decisions`), under other policies."
     ),
 ]
 _Snapshot = Annotated[
@@ -134,12 +134,15 @@ _BoundDemand = Annotated[
     Option(
         show_default=False,
         help="With --bound: demand up to which all pods must be taken.  [default: up to the first "
-        "that the policy rejected]",
+        "pod that the policy rejected]",
     ),
 ]
 _BoundLimit = Annotated[
     float | None,
-    Option(show_default=False, help="With --bound: time limit of each, seconds.  [default: 180]"),
+    Option(
+        show_default=False,
+        help="With --bound: seconds to search each bound, at most.  [default: 180]",
+    ),
 ]
 _BoundsIn = Annotated[
     Path | None,
@@ -307,7 +310,7 @@ def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid
 def _given(path: Path | None, option: str) -> Path:
     if path is None:
         raise MissingOptionError(
-            option, "is missing: name a file, or a recorded day with --decisions-from"
+            option, "is missing: name a CSV file, or a decisions file with --decisions-from"
         )
     return path
 
@@ -459,7 +462,7 @@ class SimulationStart(NamedTuple):
         if trace is not None:
             raise BadInputError(self.option, f"is a whole cluster and workload; remove {trace}")
         if seeds != 1:
-            once = "a cluster's state is one"
+            once = "a snapshot has only one arrival order"
             if not self.of_snapshot:
                 once = "a recorded day has only one arrival order"
             raise BadInputError("--seeds", f"{once}; leave it out")

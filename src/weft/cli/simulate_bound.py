@@ -103,6 +103,6 @@ class _Progress:
         self._bar.update(self._task, completed=self._done + part, description=text)
 
     def end(self) -> None:
-        """Remove the bar."""
+        """Remove the progress bar."""
         if self.watch is not None:
             self._bar.stop()

@@ -17,9 +17,9 @@ QueuesFile = Annotated[
     Path | None,
     Option(
         show_default=False,
-        help="With times: teams' queues of this configuration of the scheduler (its section "
-        "queues); the pod list's column queue names each pod's.  [default: for a recorded day: "
-        "its own, else none]",
+        help="With --timed or --decisions-from: teams' queues of this scheduler configuration "
+        "(its section queues); the pod list's column queue names each pod's queue.  [default: for "
+        "a recorded day: as recorded, else none]",
     ),
 ]
 Preempt = Annotated[
@@ -27,8 +27,8 @@ Preempt = Annotated[
     Option(
         "--preempt/--no-preempt",
         show_default=False,
-        help="With times: pods of higher priority preempt others, as in the scheduler.  [default: "
-        "--preempt; for a recorded day: as recorded]",
+        help="With --timed or --decisions-from: pods of higher priority preempt others, as in the "
+        "scheduler.  [default: --preempt; for a recorded day: as recorded]",
     ),
 ]
 GraceS = Annotated[
@@ -38,15 +38,16 @@ GraceS = Annotated[
         min=0,
         max=1e9,
         show_default=False,
-        help="With times: how long a preempted pod runs on, seconds.  [default: 30]",
+        help="With --timed or --decisions-from: how long a preempted pod runs on, seconds.  "
+        "[default: 30]",
     ),
 ]
 Move = Annotated[
     bool,
     Option(
         "--move",
-        help="With times: moves movable pods (column restart_s) for pending pods of several GPUs, "
-        "as queue.move does.",
+        help="With --timed or --decisions-from: move movable pods (column restart_s) for pending "
+        "pods of several GPUs, as queue.move does.",
     ),
 ]
 DisciplineName = Annotated[
@@ -54,8 +55,8 @@ DisciplineName = Annotated[
     Option(
         "--discipline",
         show_default=False,
-        help="With times: the order of pending pods, as queue.discipline.  [default: first-fit; "
-        "for a recorded day: as recorded]",
+        help="With --timed or --decisions-from: the order of pending pods, as queue.discipline.  "
+        "[default: first-fit; for a recorded day: as recorded]",
     ),
 ]
 ReserveAfterS = Annotated[
@@ -95,7 +96,7 @@ class TeamOptions(NamedTuple):
         import msgspec
 
         for option in self._given() if grid.mode != "timed" else ():
-            raise BadInputError(option, "is for runs with times; add --timed")
+            raise BadInputError(option, "requires a run with times; add --timed")
         if self.discipline is None and self.reserve_after_s is not None:
             raise BadInputError("--reserve-after-s", "requires --discipline")
         if self.discipline is None and self.durations == "said":
@@ -106,7 +107,7 @@ class TeamOptions(NamedTuple):
 
             rules = read(self.queues).queues.rules()
             if rules.reclaim and self.preempt is False:
-                what = f"has no effect on queues.reclaim in {self.queues}; leave one of them out"
+                what = f"has no effect on queues.reclaim in {self.queues}; remove one of the two"
                 raise BadInputError("--no-preempt", what)
             scenario = msgspec.structs.replace(scenario, queues=rules)
         if self.preempt is not None:

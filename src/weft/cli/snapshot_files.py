@@ -22,7 +22,7 @@ SYSTEM_NAMESPACE, MANIFEST_NAME, MANIFEST_KEY = "weft-system", "weft-config", "w
 
 SnapshotFile = Annotated[
     Path | None,
-    Option("--snapshot", help="A cluster's state in a file, of `weft snapshot`; - reads stdin."),
+    Option("--snapshot", help="A file that `weft snapshot` wrote; - reads stdin."),
 ]
 
 

@@ -103,8 +103,8 @@ class TextTable:
         )
 
     def _grouped(self, width: int) -> Iterator[tuple[str, bool]]:
-        """Yield the table with shared first cells as headings; a row without one belongs to the
-        last heading."""
+        """Yield the table with shared first cells as headings; a row whose first cell is empty
+        belongs to the previous heading."""
         begins: list[str] = []
         for row in self.rows:
             begins.append(row[0] or (begins[-1] if begins else ""))

@@ -83,7 +83,7 @@ def from_prometheus(
     end: Annotated[
         str,
         Option(
-            help="The end of that time, such as 2026-03-01T18:00:00Z.  [default: now]",
+            help="The end of these hours, such as 2026-03-01T18:00:00Z.  [default: now]",
             show_default=False,
         ),
     ] = "",
@@ -97,7 +97,8 @@ def from_prometheus(
 ) -> None:
     """Write a day of a cluster, with arrivals and durations, from a metrics server's history.
 
-    It must have scraped kube-state-metrics; GPU memory comes from DCGM or GPU feature discovery.
+    The server must have scraped kube-state-metrics; GPU memory comes from DCGM or GPU feature
+    discovery.
     """
     from weft.cli.scheduler import configuration
     from weft.cluster.state.observed import observe
@@ -166,7 +167,7 @@ def write_trace(
     for warning in seen.warnings[:_MOST_WARNINGS]:
         print_warning(warning)
     if len(seen.warnings) > _MOST_WARNINGS:
-        print_warning(f"and {len(seen.warnings) - _MOST_WARNINGS} more of these")
+        print_warning(f"and {len(seen.warnings) - _MOST_WARNINGS} more warnings")
     for why, count in sorted(seen.left_out.items()):
         print_warning(f"{count:,} {why}")
     _say(seen, rows, files, output)
@@ -225,7 +226,7 @@ def _say(
         print(json_text(said))
         return
     memory = sum(gpu.memory_mib for gpu in gpus)
-    print(f"{files.nodes}: {len(seen.nodes):,} nodes, {len(gpus):,} GPUs with {memory:,} MiB")
+    print(f"{files.nodes}: {len(seen.nodes):,} nodes, {len(gpus):,} GPUs, {memory:,} MiB in all")
     ended = sum(row.deleted_s is not None for row in rows)
     print(f"{files.pods}: {len(rows):,} pods, {ended:,} of them ended")
     table = table_with("dialect|>pods|>GPUs asked")

@@ -35,7 +35,7 @@ def usage(
     ] = None,
     prometheus: Annotated[
         str,
-        Option(help="Instead: a metrics server's URL, which has Weft's recording rules."),
+        Option(help="Instead of a file: URL of a metrics server with Weft's recording rules."),
     ] = "",
     by: Annotated[
         str, Option(help="namespace, queue, workload, or label:KEY (of the pods).")
@@ -45,7 +45,8 @@ def usage(
         Option("--from", help="Begin this long after the file's first event: 90s, 30m, 2h, 1d."),
     ] = "",
     end: Annotated[
-        str, Option("--to", help="End this long after it; at the last event if unset.")
+        str,
+        Option("--to", help="End this long after the first event.  [default: at the last event]"),
     ] = "",
     hours: Annotated[
         float, Option(min=0.01, max=87_600, help="With --prometheus: hours to cover.")
@@ -54,23 +55,29 @@ def usage(
         str,
         Option(
             "--end",
-            help="With --prometheus: when they end, such as 2026-03-01T18:00:00Z.  [default: now]",
+            help="With --prometheus: the end of these hours, such as 2026-03-01T18:00:00Z.  "
+            "[default: now]",
             show_default=False,
         ),
     ] = "",
     prices: Annotated[
         Path | None,
-        Option(help="YAML: a price for a GPU-hour by a part of the model's name, or default."),
+        Option(
+            help="YAML: a GPU-hour's price by part of the GPU model's name; default: all others."
+        ),
     ] = None,
     policy: PolicyFiles = [],  # noqa: B006
     config: ConfigFile = None,
-    output: Annotated[UsageOutput, Option("--output", "-o", help="Form.")] = UsageOutput.table,
+    output: Annotated[
+        UsageOutput, Option("--output", "-o", help="What to print.")
+    ] = UsageOutput.table,
 ) -> None:
     """Show the GPU-hours and GiB-hours that pods held, by namespace, queue, workload or label.
 
     Replays a decisions file and counts every booking of the ledger: of each card the larger of the
     pod's parts of memory and cores, for as long as it was held. Times are the file's own. With
-    --prometheus it sums up a metrics server's series instead; by label only those in usage.labels.
+    --prometheus it sums up a metrics server's series instead; --by label:KEY then needs a KEY in
+    usage.labels.
     """
     if prometheus:
         if decisions is not None or begin or end or policy:
@@ -156,7 +163,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """Read the prices of a GPU-hour by model; `BadInputError` names an entry without a price."""
+    """Read prices of a GPU-hour by GPU model; `BadInputError` names an entry without a price."""
     from weft.files.reading import read_bytes
     from weft.files.yaml_text import BrokenYamlError, load
 
@@ -307,7 +314,7 @@ _METERED = {
 
 
 def _print_metered_csv(found: "MeteredUsage", by: str) -> None:
-    """Print numbers as they are; what is unknown is empty."""
+    """Print the report as CSV, numbers to six decimals; unknown values are empty cells."""
     from msgspec import UNSET
 
     fields = (*_METERED, "cost")

@@ -1,4 +1,4 @@
-"""The account of `weft usage` as one HTML page that loads nothing."""
+"""The report of `weft usage` as one HTML page that loads no other files."""
 
 from collections.abc import Sequence
 from html import escape

@@ -1,6 +1,6 @@
-"""Every right that Weft's programs, and people with its commands, must have: the one list of them.
+"""All API rights that Weft's programs need, and that users of its commands need.
 
-The manifests and the chart grant them; `tests/architecture/test_rights.py` compares.
+The manifests and the chart grant these rights, as `tests/architecture/test_rights.py` checks.
 """
 
 from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS, VOLCANO
@@ -31,7 +31,7 @@ SCHEDULER = (
     *_rights("create", "pods/binding"),
     *(ResourceRight(verb, "configmaps", namespace="kube-system") for verb in ("list", "watch")),
 )
-"""For `weft scheduler`, without a lease: deploy/scheduler.yaml."""
+"""Rights of `weft scheduler` without a Lease, as in deploy/scheduler.yaml."""
 
 _KINDS = ("resourceslices", "deviceclasses", "resourceclaims")
 CLAIMS = _rights("list watch", *_KINDS, group=_CLAIMS)
@@ -40,8 +40,8 @@ are counted."""
 
 
 NAMESPACES = _rights("list watch", "namespaces")
-"""In addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's term
-selects by labels."""
+"""In addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's
+affinity term selects by labels."""
 DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
 """In addition to `SCHEDULER`, if Koordinator's CRD is installed."""
 GROUPS = {
@@ -77,22 +77,23 @@ AGENT = (
     *_rights("create", "pods/eviction"),
     *_rights("create patch", "events", group=_EVENTS),
 )
-"""For `weft agent`: deploy/agent.yaml. It also works without rights to its heartbeat's Lease."""
+"""Rights of `weft agent`, as in deploy/agent.yaml. The agent also works without rights to the Lease
+of its heartbeat."""
 CLEANUP = (*_rights("list", "nodes"), *_rights("patch", "nodes/status"))
-"""For `weft agent --cleanup` on all nodes: the chart's hook."""
+"""Rights of `weft agent --cleanup` on all nodes, which the chart runs as a hook."""
 STATUS = _rights("list", "nodes", "pods")
-"""For people's `weft status`: role weft-inspect, as for `DOCTOR`."""
+"""Rights of a user of `weft status`. ClusterRole weft-inspect has these, and those of `DOCTOR`."""
 STATUS_CLAIMS = _rights("list", *_KINDS, group=_CLAIMS)
 """In addition to `STATUS` and `DOCTOR`, if the API server has ResourceClaims."""
 STATUS_DEVICES = _rights("list", "devices", group="scheduling.koordinator.sh")
 """In addition to `STATUS` and `DOCTOR`, if Koordinator's CRD is installed."""
 DOCTOR = (*STATUS, *_rights("get", "pods/proxy"))
-"""For `weft inspect` and `weft doctor`."""
+"""Rights of a user of `weft inspect` and `weft doctor`."""
 ADOPT = (*STATUS, *_rights("list", "namespaces", "configmaps"))
-"""For `weft adopt`."""
+"""Rights of a user of `weft adopt`."""
 ADOPT_WRITES = (
     *_rights("get patch", "namespaces"),
     *_rights("get create patch delete", "configmaps"),
 )
 """In addition to `ADOPT`, for `weft adopt --yes` and `--undo`."""
-HOW_TO_GET = "ask for a role with these; kubectl auth can-i --list shows what you may"
+HOW_TO_GET = "ask for a role with these rights; kubectl auth can-i --list shows your rights"

@@ -1,7 +1,7 @@
 """Compares policies without a cluster, and measures applications on a GPU.
 
-In: the simulator, experiments and their reports, profiling, and workloads to measure.
-Out: deciding (`core/`); a live cluster (`cluster/`)."""
+The package holds the simulator, experiments and their reports, profiling, and workloads to measure.
+Decisions are made in `core/`; `cluster/` connects to a live cluster."""
 
 from typing import Any
 

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_named(weft: Weft, cluster: FakeApiServer) -> None:
         assert (
             "claim d/lost: device gpu.example.com/a/gpu-7 is in no complete ResourceSlice" in lost
         )
-        assert "Weft reserves the most that it may hold" in lost
+        assert "Weft reserves the most that the claim may hold" in lost
         assert left.startswith("d/big: still allocated for pods that are gone")
     assert "claim d/lost" in nodes_of(weft)["a"]["unplaced"]
 
@@ -120,7 +120,7 @@ def test_missing_rights_are_named(weft: Weft, cluster: FakeApiServer) -> None:
 
     (text,) = told(weft)
 
-    assert text == "may not list resourceclaims: GPUs that claims hold are not shown"
+    assert text == "no permission to list resourceclaims: GPUs that claims hold are not shown"
 
 
 def test_without_claims_nothing_is_said(weft: Weft, cluster: FakeApiServer) -> None:

@@ -89,7 +89,7 @@ def test_replay_and_explain_load_it_again(weft: Weft, mine: Path) -> None:
     asked = ("explain", "pod", "0", "--decisions", path)
     assert weft(*asked, "--policy", mine).code == 0
     assert weft("explain", "pod", "0", "--policy", mine).err == (
-        "weft: error: --policy: requires --decisions; a live scheduler has its own\n"
+        "weft: error: --policy: requires --decisions; a live scheduler has its own policies\n"
     )
 
 

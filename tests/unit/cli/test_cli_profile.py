@@ -102,7 +102,10 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("list",), "--file, --config-map: specify one of the two: where profiles are stored"),
+        (
+            ("list",),
+            "--file, --config-map: specify one of the two, to say where profiles are stored",
+        ),
         (("list", "--config-map", "profiles"), "--config-map: 'profiles' is not NAMESPACE/NAME"),
         (
             ("list", "--config-map", "kube-system/.."),
@@ -132,7 +135,7 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
         ),
         (
             ("collect", "--url", "http://127.0.0.1:1", "--config-map", "d/p", "--file", "KEPT"),
-            "--file, --config-map: specify one of the two: where profiles are stored",
+            "--file, --config-map: specify one of the two, to say where profiles are stored",
         ),
         (("list", "--file", "none.json"), "none.json: does not exist"),
         (("export", "--file", "none.json"), "none.json: does not exist"),

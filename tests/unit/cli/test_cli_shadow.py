@@ -83,7 +83,7 @@ def test_what_differs_stands_beside_both_places(
     assert max(map(len, printed.splitlines())) <= 80
     assert "3 bindings in 90 s." in printed
     assert "The configuration's own choices allocate +0.00 GPUs." in printed
-    assert "Fragmentation after a binding: -0.132 points, mean." in printed
-    assert "Expected slowdown: -0.100 times, mean." in printed
+    assert "Fragmentation after a binding changes by -0.132 percentage points, mean." in printed
+    assert "The expected slowdown changes by -0.100, mean (1: full speed)." in printed
     assert "3 pods wait; the configuration would place 2 now." in printed
     assert "1 bindings could not be compared." in printed

@@ -116,10 +116,10 @@ def test_a_trace_without_queues_says_no_word_of_them(weft: Weft, trace: list[obj
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--queues", "weft.yaml"], "--queues: is for runs with times; add --timed"),
-        (["--no-preempt"], "--preempt: is for runs with times; add --timed"),
-        (["--grace-s", "5"], "--grace-s: is for runs with times; add --timed"),
-        (["--move"], "--move: is for runs with times; add --timed"),
+        (["--queues", "weft.yaml"], "--queues: requires a run with times; add --timed"),
+        (["--no-preempt"], "--preempt: requires a run with times; add --timed"),
+        (["--grace-s", "5"], "--grace-s: requires a run with times; add --timed"),
+        (["--move"], "--move: requires a run with times; add --timed"),
         (["--timed", "--queues", "weft.yaml", "--no-preempt"], "has no effect on queues.reclaim"),
         (["--timed", "--queues", "absent.yaml"], "absent.yaml"),
         (["--timed", "--queues", "nodes.csv"], "apiVersion"),

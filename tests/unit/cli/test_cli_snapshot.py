@@ -199,7 +199,7 @@ def _seed(text: bytes, value: object) -> Any:
 
 def test_options_that_contradict_are_named(weft: Weft, snapshot: Path, objects: Path) -> None:
     start = ("simulate", "--policy", "fgd", "--snapshot", snapshot)
-    assert "--seeds: a cluster's state is one" in weft(*start, "--seeds", 3).err
+    assert "--seeds: a snapshot has only one arrival order" in weft(*start, "--seeds", 3).err
     assert "remove one of them" in weft(*start, "--decisions-from", "x").err
     assert "remove --timed" in weft(*start, "--timed").err
     explain = ("explain", "pod", "weft", "--snapshot", snapshot)
@@ -215,7 +215,7 @@ def test_what_strands_idle_gpus_is_told_of_a_snapshot(weft: Weft, snapshot: Path
     assert row["usable"] + sum(row["by"].values()) == pytest.approx(row["idle"])
     table = weft("cluster", "stranded", "--snapshot", snapshot).out
     assert table.split()[:4] == ["model", "GPUs", "idle", "usable"]
-    assert "GPUs are idle; pods like those here can use at most" in table
+    assert "GPUs are idle; pods like those in the cluster can use at most" in table
     refused = weft("cluster", "stranded", "--snapshot", snapshot, "--context", "x")
     assert refused.code == 1
 
@@ -248,6 +248,6 @@ def test_files_of_the_schedulers_pod_are_gone_without(
     else:
         assert lines == [
             "weft: warning: interference.table /data/table.json and interference.mystic "
-            "/data/mystic.json of the cluster's configuration are not here: ignored, with what "
-            "they predict"
+            "/data/mystic.json of the cluster's configuration are not on this machine: ignored, "
+            "with what they predict"
         ]

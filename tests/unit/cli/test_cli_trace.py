@@ -25,7 +25,7 @@ def test_a_clusters_nodes_and_pods_are_simulated(weft: Weft, objects: Path) -> N
     said = weft(*written(weft, "from-cluster", objects))
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[:2] == [
-        f"{weft.folder}/n.csv: 2 nodes, 8 GPUs with 129,280 MiB",
+        f"{weft.folder}/n.csv: 2 nodes, 8 GPUs, 129,280 MiB in all",
         f"{weft.folder}/p.csv: {len(ASKING)} pods, 0 of them ended",
     ]
     trace = ("--nodes", weft.folder / "n.csv", "--pods", weft.folder / "p.csv")
@@ -129,7 +129,9 @@ def test_what_a_recorded_day_has_itself_is_refused(
 
 def test_without_a_cluster_it_is_said_what_to_name(weft: Weft) -> None:
     told = weft("simulate", "--policy", "fgd", "--nodes", weft.nodes)
-    assert "--pods: is missing: name a file, or a recorded day with --decisions-from" in told.err
+    assert (
+        "--pods: is missing: name a CSV file, or a decisions file with --decisions-from" in told.err
+    )
 
 
 def test_pods_of_a_gang_keep_it(weft: Weft) -> None:

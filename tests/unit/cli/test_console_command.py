@@ -33,7 +33,7 @@ def refused(
         (("--kubeconfig", "no/such/file"), "no/such/file"),
         (("--demo", "--sign-in"), "remove --demo"),
         (("--audience", "x"), "requires --sign-in"),
-        (("--policy", "x.py"), "is for --decisions"),
+        (("--policy", "x.py"), "requires --decisions"),
         (("--decisions", "no.jsonl"), "no.jsonl"),
         (("--decisions", "x.jsonl", "--demo"), "remove --demo"),
     ],

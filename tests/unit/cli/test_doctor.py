@@ -65,7 +65,7 @@ def test_each_policy_that_weft_admission_makes_is_missed(
 def test_a_right_that_is_lacking(weft: Weft, cluster: FakeApiServer) -> None:
     cluster.access.denied = {("get", "pods/proxy")}
     code, found = findings(weft)
-    assert (code, found["rights of yours"]["text"]) == (1, "may not get pods/proxy")
+    assert (code, found["your rights"]["text"]) == (1, "no permission to get pods/proxy")
 
 
 def test_gpu_nodes_without_an_agent_and_with_one_that_is_not_ready(
@@ -128,7 +128,7 @@ def test_offers_that_are_open_of_two_versions_or_damaged(
     made = AgentOffer("0.1", "by-name", ("none",), fail_closed=True, drop_in=drop_in)
     cluster.add("nodes", node("m", **{AGENT: encode_offer(made)}))
     text = findings(weft)[1]["agents' offers"]["text"]
-    assert text.endswith("; on 1 containerd waits for the agent by its drop-in")
+    assert text.endswith("; on 1 of them, a drop-in makes containerd wait for the agent")
     opened = encode_offer(AgentOffer("0.1", "by-name", ("none",)))
     cluster.add("nodes", node("b", **{AGENT: opened}))
     text = "a container may start without its share while the agent is away, on b"

@@ -36,14 +36,14 @@ def test_a_new_user_prints_checks_runs_and_compares(
     said = weft("experiment", "check", small, "--out", out, "--try-s", 0)
     assert said.out.splitlines() == [
         "overprovisioned: 2 cells (1 × percent, 1 × faults, 2 × scheduler, 1 × seed)",
-        f"in {out}: 0 are there, 2 to run",
+        f"in {out}: 0 have run, 2 to run",
     ]
     assert weft("experiment", "run", small, "--out", out, "--jobs", 1).out.startswith("2 cells run")
     said = weft("experiment", "report", out)
     assert all(len(line) <= 80 for line in said.out.splitlines())
     assert "exclusive" in said.out
     assert "Fewer than 5 seeds: no intervals" in said.out
-    assert "It assumes: slowdowns as measured" in said.out
+    assert "The simulation assumes: slowdowns as measured" in said.out
     page = tmp_path / "page"
     found = json.loads(weft("experiment", "report", out, "-o", "json", "--page", page).out)
     html = (page / "report.html").read_text("utf-8")

@@ -61,12 +61,12 @@ def test_a_context_that_the_kubeconfig_lacks_is_told(weft: Weft, tmp_path: Path)
         (
             "",
             "",
-            "come within 300 s; at least 12 min, by arrivals and `runSeconds`\nat least 1 MiB",
+            "arrive within 300 s; at least 12 min, by arrivals and `runSeconds`\nat least 1 MiB",
         ),
         (
             ", runSeconds: 60",
             "",
-            "come within 300 s, and it lasts until the last one ends\nat least",
+            "arrive within 300 s, and the cell lasts until the last Job ends\nat least",
         ),
         (
             "  prometheus:",
@@ -105,8 +105,8 @@ def test_check_goes_by_turns_that_ran(weft: Weft, tmp_path: Path) -> None:
     store.write_manifest(RunManifest("", timings))
     store.close()
     said = weft("experiment", "check", file, "--out", tmp_path / "out")
-    assert "1 are there, 1 to run\n1 turns on the cluster" in said.out
-    assert said.out.endswith("; about 10 min, as the mean of 1 that ran\nabout 1 MiB of disk\n")
+    assert "1 have run, 1 to run\n1 cells to run on the cluster" in said.out
+    assert said.out.endswith("; about 10 min, the mean of 1 that ran\nabout 1 MiB of disk\n")
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 1), (60, 1_200), (2_000, 20_000)])

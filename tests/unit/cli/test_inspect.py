@@ -150,8 +150,8 @@ def test_a_node_without_a_ready_agent_is_named(weft: Weft, cluster: FakeApiServe
     cluster.add("nodes", gpu_node("c", 1))
     agent(cluster, "c", "", ready=False)
     said = weft("inspect")
-    assert "Real use unknown on b: it has no agent." in said.out
-    assert "Real use unknown on c: its agent is not ready." in said.out
+    assert "Real use unknown on b: no agent runs there." in said.out
+    assert "Real use unknown on c: the agent is not ready." in said.out
     (row,) = (line.split() for line in said.out.splitlines() if line.startswith("b "))
     assert row[4:8] == ["0", "–", "–", "–"]
 

@@ -104,7 +104,7 @@ def test_an_experiment_keeps_the_cells_that_are_done(
     words = ["experiment", "run", str(file), "--out", str(out), "--jobs", "2"]
     said = ended(words, told, 2, signal.SIGINT, whole_group=True)
     assert said == (
-        f"weft: 2 of 4 cells are in {out}; the same command continues with the others\n"
+        f"weft: 2 of 4 cells are in {out}; the same command continues with the remaining cells\n"
         "weft: interrupted\n"
     )
     # A worker may have begun its next cell before what it says of the last one is read: times may
@@ -114,7 +114,7 @@ def test_an_experiment_keeps_the_cells_that_are_done(
     }
     assert not (out / ".parts").exists()
     checked = weft("experiment", "check", file, "--out", out, "--try-s", 0)
-    assert f"in {out}: 2 are there, 2 to run" in checked.out
+    assert f"in {out}: 2 have run, 2 to run" in checked.out
 
 
 def test_a_killed_worker_is_one_line(weft: Weft, endless: str, told: int) -> None:

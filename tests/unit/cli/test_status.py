@@ -111,15 +111,15 @@ advice  agents'    agents run versions 0.1, 0.2
         offers
                    → finish rolling out the agent
 advice  pods'      default/stuck is bound to a, and no annotation says which GPU it has: it was
-        GPUs       bound by default-scheduler, which chooses none; Weft reserves the most that it
-                   may hold
+        GPUs       bound by default-scheduler, which chooses no GPU; Weft reserves the most that the
+                   pod may hold
                    → weft adopt shows what each such pod is charged
-advice  pods       3 pods are pending, default/w for the most common reason
+advice  pods       3 pods are pending, for example default/w, for the most common reason
                    → weft explain pod default/w
-advice  pods       1 pod has failed, default/lost for the most common reason
+advice  pods       1 pod has failed, for example default/lost, for the most common reason
                    → kubectl -n default describe pod lost
 advice  room       2 pods that wait, default/w among them, would have room on one more node like a
-                   (2 × NVIDIA-A100-SXM4-40GB of 40,460 MiB), or several
+                   (2 × NVIDIA-A100-SXM4-40GB of 40,460 MiB), or on several such nodes
                    → add such a node, or weft explain pod default/w
 """
 
@@ -218,14 +218,14 @@ def test_nothing_is_installed_yet(
         said = weft("status", "--kubeconfig", kubeconfig, "-o", "json")
     (one,) = [one for one in json.loads(said.out)["findings"] if one["level"] == "wrong"]
     assert said.code == 1
-    assert one["text"] == "none runs, and the Lease kube-system/weft was never held"
+    assert one["text"] == "no scheduler runs, and the Lease kube-system/weft was never held"
     assert one["mend"] == "kubectl apply -f deploy/scheduler.yaml"
 
 
 def test_rights_that_are_lacking(weft: Weft, cluster: FakeApiServer) -> None:
     cluster.access.denied = {("list", "pods")}
     said = weft("status")
-    assert (said.code, "may not list pods" in said.out) == (1, True)
+    assert (said.code, "no permission to list pods" in said.out) == (1, True)
     cluster.access.denied = set()
     cluster.fault("status", path="leases", code=403)
     said = weft("status")

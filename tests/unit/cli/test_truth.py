@@ -292,13 +292,21 @@ WRONG = {
         0,
     ),
     "nodes may not be listed": Wrong(
-        denied(("list", "nodes")), "status", ("may not", "list nodes"), "kubectl auth can-i", 1
+        denied(("list", "nodes")),
+        "status",
+        ("no permission", "list nodes"),
+        "kubectl auth can-i",
+        1,
     ),
     "pods may not be listed": Wrong(
-        denied(("list", "pods")), "status", ("may not", "list pods"), "kubectl auth can-i", 1
+        denied(("list", "pods")), "status", ("no permission", "list pods"), "kubectl auth can-i", 1
     ),
     "agents' pages may not be read": Wrong(
-        denied(("get", "pods/proxy")), "doctor", ("may not", "pods/proxy"), "kubectl auth can-i", 1
+        denied(("get", "pods/proxy")),
+        "doctor",
+        ("no permission", "pods/proxy"),
+        "kubectl auth can-i",
+        1,
     ),
     "heartbeats may not be read": Wrong(
         refused("/weft-system/leases"),
@@ -464,7 +472,7 @@ WRONG = {
     "a pod bound past its scheduler": Wrong(
         hanging("early", "weft"),
         "status",
-        ("default/early", "past its scheduler weft", "do not start"),
+        ("default/early", "not bound by its scheduler weft", "do not start"),
         "remove spec.nodeName",
         1,
     ),

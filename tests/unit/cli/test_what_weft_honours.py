@@ -28,7 +28,8 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "topologySpreadConstraints": (
         {"topologySpreadConstraints": [SPREAD]},
-        "spread by zone: at most 2 more than where there are fewest, of pods with app=web in ml",
+        "spread by zone: at most 2 more than in the domain with the fewest, of pods with app=web "
+        "in ml",
     ),
     "containers[].ports[].hostPort": (
         {"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]},

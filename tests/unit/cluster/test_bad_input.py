@@ -130,7 +130,7 @@ CASES = [
         "it asks for 8,000 MiB and 50 %",
     ),
     Case("amounts-contradict", added("pods", keeper("g", "GPU-1"), BOTH), "keep one of the two"),
-    Case("rights-missing", forbidden, "may not list devices.scheduling.koordinator.sh"),
+    Case("rights-missing", forbidden, "no permission to list devices.scheduling.koordinator.sh"),
 ]
 
 

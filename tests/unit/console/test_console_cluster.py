@@ -162,6 +162,6 @@ async def test_a_network_that_swallows_packets_is_noticed_though_watches_are_ope
 async def test_who_may_not_read_is_told_which_rights_are_lacking() -> None:
     async with FakeApiServer() as server, client_of(server) as client:
         server.fault("status", code=403, path="/api/v1/nodes")
-        with pytest.raises(BadInputError, match=r"may not list /api/v1/nodes.*reader\.yaml"):
+        with pytest.raises(BadInputError, match=r"to list /api/v1/nodes.*reader\.yaml"):
             async with followed(client, None):
                 pass

@@ -188,7 +188,7 @@ def test_the_table_has_requests_warnings_and_writes():
     assert "Deployment/binpack: needs NVIDIA_VISIBLE_DEVICES=<gpu index> in a" in lines
     warning, note = done.stderr.splitlines()
     assert warning.startswith("weft: warning: Deployment/binpack: aliyun.com/gpu-mem: unit assumed")
-    assert note.startswith("weft: note: weft agent sets on the node what a container needs")
+    assert note.startswith("weft: note: weft agent sets the variables that a container needs")
 
 
 def test_quiet_prints_the_table_alone():

@@ -42,7 +42,7 @@ class ClaimObjects(NamedTuple):
 
 
 class ReadClaims(NamedTuple):
-    """Contents of `ClaimObjects` in the scheduler's views."""
+    """Contents of a `ClaimObjects`, loaded into the scheduler's views of slices and claims."""
 
     slices: SliceView
     view: ClaimView
@@ -96,7 +96,9 @@ def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]
     """Return findings about claims and slices; empty if there are no problems."""
     findings = []
     if read.unread:
-        text = f"may not list {', '.join(read.unread)}: GPUs that claims hold are not shown"
+        text = (
+            f"no permission to list {', '.join(read.unread)}: GPUs that claims hold are not shown"
+        )
         findings.append(advice(_CHECK, text, HOW_TO_GET))
     for (driver, pool), problem in sorted(read.slices.problems.items())[:_MOST_NAMED]:
         text = f"pool {pool} of {driver} has {problem}: its GPUs count once it is complete"
@@ -115,7 +117,7 @@ def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]
     left = [claim for claim in view.claims.values() if is_left(claim, there.__contains__)]
     if left:
         names = [f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in left]
-        text = f"{some(names)}: still allocated for pods that are gone; their GPUs stay charged"
+        text = f"{some(names)}: still allocated for pods that are gone; their GPUs stay reserved"
         findings.append(advice(_CHECK, text, "see kube-controller-manager, or delete the claims"))
     if not findings and view.claims:
         findings.append(good(_CHECK, f"{len(view.claims)} are allocated, all on known devices"))
@@ -126,5 +128,5 @@ def _finding(view: ClaimView, uid: str, problem: str) -> DoctorFinding:
     assumed = next((why for holder, why in view.assumed.items() if holder.startswith(uid)), "")
     text = f"{view.name_of(uid)}: {problem}"
     if assumed or view.is_anywhere(uid):
-        text += "; Weft reserves the most that it may hold"
+        text += "; Weft reserves the most that the claim may hold"
     return advice(_CHECK, text, "kubectl get resourceslices; see the pods of its driver")

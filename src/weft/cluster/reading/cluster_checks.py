@@ -108,8 +108,7 @@ def _certificates(client: ApiClient, found: WebhookConfiguration) -> Iterator[Do
     now = client.clock.wall()
     mend = (
         "delete the Secret weft-webhook-tls, then helm upgrade makes a new one; without helm, "
-        "put one "
-        "there, and its CA into the MutatingWebhookConfiguration weft-schedule"
+        "replace its certificate, and the CA in the MutatingWebhookConfiguration weft-schedule"
     )
     for webhook in found.webhooks or ():
         ends = _ends(webhook.client_config.ca_bundle)
@@ -147,8 +146,8 @@ EXEMPT = ("kube-system", "weft-system")
 async def cluster_checks(
     client: ApiClient, read: ClusterReading, names: Collection[str], *, inside: bool = False
 ) -> list[DoctorFinding]:
-    """Check nodes, agents and pods; `names` are Weft's schedulerNames. `inside` an agent's pod,
-    which has no right to read claims and policies, checks of those are left out."""
+    """Check nodes, agents and pods; `names` are Weft's schedulerNames. With `inside` (in an agent's
+    pod, without rights to read them), claims and admission policies are not checked."""
     found = [
         nodes.agents_per_node(read),
         *await nodes.heartbeats(client, read),

@@ -1,4 +1,4 @@
-"""Findings of checks, in three levels."""
+"""Findings of checks, each of one level: wrong, advice or good."""
 
 from collections.abc import Collection
 from typing import Literal, NamedTuple
@@ -17,7 +17,7 @@ class DoctorFinding(NamedTuple):
 
 
 def good(check: str, text: str) -> DoctorFinding:
-    """Make a finding that a check found no problem."""
+    """Make a finding for a check that found no problem."""
     return DoctorFinding("good", check, text)
 
 
@@ -32,7 +32,7 @@ def wrong(check: str, text: str, mend: str) -> DoctorFinding:
 
 
 def some(names: Collection[str], most: int = _MOST_NAMES) -> str:
-    """Join these names, sorted; beyond `most`, only the first ones and how many more there are."""
+    """Join the names, sorted; if there are more than `most`, the first `most` and "and N more"."""
     shown = ", ".join(sorted(names)[:most])
     more = len(names) - most
     return f"{shown} and {more} more" if more > 0 else shown

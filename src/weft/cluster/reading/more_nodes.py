@@ -30,15 +30,15 @@ _NOT_FOR_LONG = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 class MoreNodes(NamedTuple):
-    """Names of waiting pods that one more empty node like `like` would take; None: no present kind
-    of node takes them."""
+    """Names of waiting pods, each of which fits an empty node like `like`; `like` is None if they
+    fit no kind of node in the cluster."""
 
     like: Node | None
     pods: tuple[str, ...]
 
 
 def room_findings(cluster: ClusterReading, names: Collection[str]) -> list[DoctorFinding]:
-    """Return advice for pods of these schedulerNames that wait for a GPU."""
+    """Return advice for pods with a schedulerName in `names` that wait for a GPU."""
     nodes = [cluster.inventory(node) for node in cluster.gpu_nodes]
     findings = []
     for found in more_nodes(nodes, _waiting(cluster, names)):
@@ -51,7 +51,7 @@ def room_findings(cluster: ClusterReading, names: Collection[str]) -> list[Docto
             continue
         text = f"{who} would have room on one more node like {in_words(found.like)}"
         if count > 1:
-            text += ", or several"
+            text += ", or on several such nodes"
         findings.append(advice("room", text, "add such a node, or weft explain pod " + first))
     return findings
 
@@ -70,8 +70,8 @@ def in_words(node: Node) -> str:
 
 
 def more_nodes(nodes: Sequence[Node], waiting: Sequence[PodRequest]) -> list[MoreNodes]:
-    """Return, for each kind of node, the pods that an empty one would take, each pod under the
-    smallest kind; the most pods first."""
+    """Return the waiting pods by the smallest kind of node of which an empty node has room for the
+    pod; the kind with the most pods comes first."""
     kinds = sorted(_kinds(nodes), key=_size)[:MOST_KINDS]
     engine = Engine([Profile("weft", [FirstFit()])], kinds)
     row_of = engine.ledger.table.row_of

@@ -89,7 +89,7 @@ def offers(cluster: ClusterReading) -> DoctorFinding:
         text = "a container may start without its share while the agent is away"
         return advice(check, f"{text}, on {some(opened)}{why}", how_to_close(first.runtime))
     made = sum(bool(offer.drop_in) for offer in by_name.values())
-    waits = f"; on {made} containerd waits for the agent by its drop-in" * bool(made)
+    waits = f"; on {made} of them, a drop-in makes containerd wait for the agent" * bool(made)
     return good(check, f"{len(offers)} nodes: {_modes(offers)}{waits}")
 
 
@@ -137,10 +137,10 @@ def runtimes(cluster: ClusterReading) -> DoctorFinding:
         elif version < FAIL_CLOSED_CONTAINERD:
             open_ones.append(f"{name} ({text})")
     if old:
-        mend = "containerd 1.7 or newer, or weft agent --device-plugins there"
+        mend = "upgrade to containerd 1.7, or run weft agent --device-plugins on these nodes"
         return wrong(check, f"without NRI: {some(old)}", mend)
     if open_ones:
-        mend = "containerd 2.2 refuses to start containers while the agent is away"
+        mend = "upgrade: containerd 2.2 refuses to start containers while the agent is away"
         return advice(check, f"older than containerd 2.2: {some(open_ones)}", mend)
     if unknown:
         mend = "see that NRI is on (cri-o: enable_nri = true)"
@@ -164,12 +164,12 @@ def other_resources(cluster: ClusterReading) -> DoctorFinding:
             "it there, or keep the two kinds of pods on separate nodes"
         )
         return advice(check, f"advertised in addition to Weft's agent: {text}", mend)
-    return good(check, "no other than Weft's agent")
+    return good(check, "nodes with Weft's agent advertise no other GPU resources")
 
 
 def merged_labels(cluster: ClusterReading) -> DoctorFinding:
-    """Report if a Binding's labels reach the pod: only admission merges them. Weft does not need
-    it."""
+    """Report if pods get their Binding's labels, which only the admission plugin PodTopologyLabels
+    copies. Weft does not need them."""
     check = "labels of Bindings"
     marked = [
         pod
@@ -226,7 +226,9 @@ async def heartbeats(client: ApiClient, cluster: ClusterReading) -> list[DoctorF
         )
         findings.append(wrong(_HEARTBEATS, f"{name} gets no pods with shares: {why}", mend))
     known = sum(HEARTBEAT_PREFIX + name in leases for name in names)
-    return findings or [good(_HEARTBEATS, f"{known} of {len(names)} nodes have one, none is late")]
+    return findings or [
+        good(_HEARTBEATS, f"{known} of {len(names)} nodes have a heartbeat, none is late")
+    ]
 
 
 def _silent(leases: Mapping[str, Lease | None], client: ApiClient) -> dict[str, str]:
@@ -234,11 +236,11 @@ def _silent(leases: Mapping[str, Lease | None], client: ApiClient) -> dict[str, 
     for name, lease in leases.items():
         if lease is None:
             continue  # an older agent, or none: another check reports it
-        renewed = lease.spec.renew_time or "it began"
+        renewed = lease.spec.renew_time or "its start"
         if not lease.spec.holder_identity:
             silent[name] = (
                 f"its agent does not deliver since {renewed}: it was ended, or the container "
-                "runtime (NRI), or the kubelet, does not ask it"
+                "runtime (NRI), or the kubelet, does not call it"
             )
         elif _age_s(lease, now) > HEARTBEAT_LATE_S + _CLOCKS_S:
             silent[name] = f"its agent is silent since {renewed} (Lease {HEARTBEAT_PREFIX}{name})"

@@ -26,7 +26,7 @@ async def read_objects(
     wanted: Mapping[str, tuple[Resource[Any], str]],
     needed: Collection[str] = (),
 ) -> ReadObjects:
-    """Read all objects of these kinds, each from its namespace, or from all with "".
+    """Read all objects of the kinds in `wanted`, each from one namespace, or from all with "".
 
     Raises the client's errors. A kind that the caller may not read goes to `unread`, unless it is
     `needed`."""

@@ -37,7 +37,8 @@ from weft.model.manifest import Api
 _CHECK = "pods' GPUs"
 _LOST = "GPULost"
 _UNREAD = (
-    "the GPUs of Koordinator's pods are unknown: may not list devices.scheduling.koordinator.sh"
+    "the GPUs of Koordinator's pods are unknown: no permission to list "
+    "devices.scheduling.koordinator.sh"
 )
 _STARTS_S = 60
 """Seconds that a bound pod may take to pull images and mount volumes before it counts as stuck."""
@@ -45,7 +46,7 @@ _MENDS = {
     "UnitMismatch": "kubectl describe node {node}: its device plugin counts in another unit",
     "PlacementDoubted": "kubectl -n {namespace} get pod {name} -o yaml --show-managed-fields "
     "shows who edited it; create the pod again",
-    "PlacementMoved": "nothing, or use an agent that follows Weft's assignment",
+    "PlacementMoved": "nothing to do; or use an agent that follows Weft's assignment",
     _LOST: "weft inspect {node}; see that the GPU is back, or delete the pod",
     "DeliveryDoubted": "kubectl -n {namespace} delete pod {name}; weft admission keeps others from "
     "writing such annotations",
@@ -141,9 +142,11 @@ def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
     level = wrong if hangs else advice
     name = f"{meta.namespace}/{meta.name}"
     text = f"{name} is bound to {pod.spec.node_name}, and no annotation says which GPU it has"
-    then = "its containers do not start" if hangs else "Weft reserves the most that it may hold"
+    then = (
+        "its containers do not start" if hangs else "Weft reserves the most that the pod may hold"
+    )
     if who in names:
-        by = f"it was bound past its scheduler {who}, as by spec.nodeName"
+        by = f"it was not bound by its scheduler {who}, but for example by spec.nodeName"
         mend = "remove spec.nodeName from its manifest, and create it again"
         return level(_CHECK, f"{text}: {by}; {then}", mend)
     mend = "weft adopt shows what each such pod is charged"
@@ -153,7 +156,7 @@ def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
     why = (
         ("and has no annotation that names a GPU of its node")
         if who in _CHOOSE
-        else "which chooses none"
+        else "which chooses no GPU"
     )
     return level(_CHECK, f"{text}: it was bound by {who}, {why}; {then}", mend)
 
@@ -320,7 +323,7 @@ async def variables_from_elsewhere(client: ApiClient, gpu_nodes: Iterable[str]) 
         return advice(
             check,
             f"{VISIBLE} comes from a ConfigMap or Secret in {some(names)}",
-            f"remove {VISIBLE} there: where the agent delivers by name its own value applies; on "
+            f"remove {VISIBLE} there: on nodes with Weft's agent, the agent's value applies; on "
             "other nodes the container sees these GPUs",
         )
     if unread:

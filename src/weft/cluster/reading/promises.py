@@ -384,7 +384,7 @@ async def _look(
 
 async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]:
     """Return the agents' metrics URLs by node, through the API server's proxy; set `problem` of
-    nodes without one."""
+    nodes without a ready agent."""
     from weft.model import WeftError
 
     try:
@@ -396,7 +396,7 @@ async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]
     there = {pod.spec.node_name for pod in pods}
     for node in inspected.nodes:
         if node.name not in ready:
-            node.problem = "its agent is not ready" if node.name in there else "it has no agent"
+            node.problem = "the agent is not ready" if node.name in there else "no agent runs there"
     names = {node.name for node in inspected.nodes}
     return {name: page for name, page in ready.items() if name in names}
 

@@ -93,7 +93,7 @@ class ClusterReading(NamedTuple):
     devices_unread: bool = False
 
     def inventory(self, node: SystemNode) -> Node:
-        """Return the node as Weft sees it."""
+        """Return the node with its GPUs, as a scheduler with these settings reads it."""
         slices = self.claims.source(node.metadata.name)
         slices = slices or reported_by(self.how.devices.get(node.metadata.name))
         return inventory(node, rules=self.how.rules, slices=slices)[0]
@@ -127,13 +127,13 @@ def _is_blind(node: SystemNode) -> bool:
 async def rights_finding(
     client: ApiClient, needed: Iterable[ResourceRight], whose: str
 ) -> DoctorFinding:
-    """Check that the caller has these rights."""
-    check = f"rights of {whose}"
+    """Check that the caller has the `needed` rights; `whose` is "yours" or "the agent"."""
+    check = "your rights" if whose == "yours" else f"rights of {whose}"
     if lacking := await lacking_of(client, needed):
         mend = (
             "apply deploy/agent.yaml, which grants the agent's rights"
             if whose == "the agent"
             else HOW_TO_GET
         )
-        return wrong(check, f"may not {', '.join(map(str, lacking))}", mend)
+        return wrong(check, f"no permission to {', '.join(map(str, lacking))}", mend)
     return good(check, "complete")

@@ -207,12 +207,12 @@ def _renewed(lease: Lease, now: datetime.datetime) -> bool:
 def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> DoctorFinding:
     check = "scheduler"
     if not leader.known:
-        mend = "get the right to get leases in that namespace"
+        mend = "ask for the right to get leases in that namespace"
         return advice(check, f"you may not read Lease {leader.lease}: the leader is unknown", mend)
     unready = [pod for pod in schedulers if not pod.ready]
     if not leader.leads:
         if not schedulers and not leader.holder:
-            text = f"none runs, and the Lease {leader.lease} was never held"
+            text = f"no scheduler runs, and the Lease {leader.lease} was never held"
             return wrong(check, text, "kubectl apply -f deploy/scheduler.yaml")
         mend = "see the scheduler's log"
         if schedulers:
@@ -225,7 +225,9 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
     if unready:
         meta = unready[0].metadata
         mend = f"kubectl -n {meta.namespace} describe pod {meta.name}"
-        return advice(check, f"{len(unready)} of {len(schedulers)} are not ready", mend)
+        return advice(
+            check, f"{len(unready)} of {len(schedulers)} scheduler pods are not ready", mend
+        )
     return good(check, f"{leader.holder} leads")
 
 
@@ -238,9 +240,7 @@ def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
     ]
     if len(leading) < 2:
         return []
-    text = (
-        f"{len(leading)} lead at the same time: {', '.join(leading)}: they allocate the same GPUs"
-    )
+    text = f"{len(leading)} schedulers lead, and allocate the same GPUs: {', '.join(leading)}"
     mend = (
         "uninstall all but one of these releases, or give them different schedulerNames and nodes"
     )
@@ -430,7 +430,7 @@ def _pod_findings(groups: Sequence[PodGroup]) -> list[DoctorFinding]:
         if those:
             count, oldest = sum(group.count for group in those), those[0].oldest
             command = mend.format(*oldest.split("/")) if "{0}" in mend else mend.format(oldest)
-            text = f"{count} {words[count > 1]}, {oldest} for the most common reason"
+            text = f"{count} {words[count > 1]}, for example {oldest}, for the most common reason"
             findings.append(advice("pods", text, command))
     return findings
 

@@ -1,5 +1,6 @@
 """The scheduler process: the only one that decides on its own.
 
-In: explanations, metrics and the leader's label. Out: deciding (`core/engine/`), the live cluster
-(`cluster/control/`), the lease itself (`kube/`), and the process, which is composed in `host/`.
+The package holds explanations, metrics and the leader's label. Decisions are made in
+`core/engine/`; the live cluster is in `cluster/control/`, the lease itself in `kube/`, and `host/`
+composes the process.
 """

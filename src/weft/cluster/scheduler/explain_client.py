@@ -74,7 +74,7 @@ async def explain_token(client: ApiClient, namespace: str) -> ExplainToken:
 
 
 def ask(source: SchedulerAddress, name: str) -> bytes:
-    """Return the scheduler's answer about NAMESPACE/NAME (or NAME), as JSON."""
+    """Return the scheduler's answer about the pod NAMESPACE/NAME (or NAME), as JSON."""
     namespace, slash, pod = name.rpartition("/")
     if not pod or "/" in namespace or (slash and not namespace):
         raise BadInputError("pod", f"{name!r} is not a pod's name; write NAMESPACE/NAME or NAME")
@@ -265,7 +265,7 @@ def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
         "or a port-forward and --url",
         404: "there is no such Service, or it has no endpoints; name the scheduler's "
         "Service with --service, or its address with --url",
-        503: "no scheduler answers behind it: is one running and ready?",
+        503: "no scheduler answers behind the Service: is a scheduler running and ready?",
     }.get(response.code, "reach the scheduler by a port-forward and --url")
     return f"{message}; {way_out}"
 
@@ -276,5 +276,7 @@ def live_explanation(body: bytes) -> Explanation:
     try:
         return msgspec.json.decode(body, type=Explanation)
     except UNDECODABLE as error:
-        text = f"is of another version than this command ({error}); --output json shows it as it is"
+        text = (
+            f"is of another version ({error}); --output json prints its answer without decoding it"
+        )
         raise BadInputError("the scheduler", text) from error

@@ -79,7 +79,7 @@ _FULL = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.NOT_IDLE)
 
 
 class SearchOptions(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
+    """Settings of the search for changes that would make a pod fit.
 
     `slice_s`: how long the search may delay other work at a time, except to finish a trial; it then
     pauses as long. `budget_s`: its total computing time. Trying 20,000 pods would take longer, so
@@ -419,7 +419,8 @@ class Explainer:
     def _others_beside(
         self, pod: Pod, node: str, shares: tuple[Share, ...]
     ) -> tuple[OthersShare, ...]:
-        """Return the other holders of the bound pod's GPUs, including GPUs that its claims hold."""
+        """Return the shares of the bound pod's GPUs, and of its claims' GPUs, that Weft did not
+        place."""
         meta, claims = pod.metadata, self._live.pods.claims
         gpus = {share.gpu for share in shares}
         for charge in claims.charges_on(node):
@@ -428,8 +429,8 @@ class Explainer:
         return tuple(each for each in others_on(self._live.pods, node) if each.gpu in gpus)
 
     async def _others_in_the_way(self, known: Assessment) -> tuple[tuple[OthersShare, ...], bool]:
-        """Return what others hold of nodes that are too full, and whether the list is incomplete:
-        only the first few are returned, and the search takes a limited time."""
+        """Return shares that Weft did not place on nodes that are too full, and whether the list is
+        incomplete: only the first few are returned, and the search takes a limited time."""
         found: list[OthersShare] = []
         table = self._live.engine.ledger.table
         full = np.flatnonzero(np.isin(known.codes, _FULL)).tolist()

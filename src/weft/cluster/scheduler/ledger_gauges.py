@@ -1,5 +1,5 @@
-"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU; and what
-of its idle GPUs is stranded.
+"""Reports the ledger as gauges: one series for each GPU node, and optionally for each GPU; and
+how much idle GPU is stranded.
 
 Nodes without a GPU have no series: 5,000 GPU nodes already have 5,000 series of each gauge.
 """
@@ -28,8 +28,8 @@ Column = tuple[str, str, Sequence[float]]
 
 
 class LedgerGauges:
-    """Reports the gauges of one ledger. `per_gpu` adds a series for each GPU, usually eight times
-    as many."""
+    """Reports the gauges of one ledger. `per_gpu` adds a series for each GPU, usually eight per
+    node."""
 
     def __init__(self, ledger: Ledger, *, per_gpu: bool = False) -> None:
         self._ledger, self._per_gpu = ledger, per_gpu
@@ -90,11 +90,11 @@ class LedgerGauges:
         ]
 
     def _of_nodes(self) -> list[Column]:
-        table, holdings = self._ledger.table, "Shares of GPUs that pods hold: one a pod and GPU."
+        table, holdings = self._ledger.table, "Shares of GPUs that pods hold: one per pod and GPU."
         idle = table.idle.take(self._rows).tolist()
         return [
             *self._steady,
-            ("weft_ledger_gpus_idle", "GPUs in service without a share held.", idle),
+            ("weft_ledger_gpus_idle", "GPUs in service of which no pod holds a share.", idle),
             ("weft_ledger_gpu_memory_used_mib", _MEMORY_USED, self._sums(table.memory_used)),
             ("weft_ledger_gpu_memory_lent_mib", _MEMORY_LENT, self._sums(self._lent())),
             ("weft_ledger_gpu_cores_used_milli", _CORES_USED, self._sums(table.milli_used)),
@@ -135,10 +135,10 @@ def _family(
 
 
 class StrandedGauges:
-    """Computes the gauges every `every_s` seconds; there are none until the typical pods are
-    known.
+    """Computes the gauges of stranded GPUs every `every_s` seconds; there are none until typical
+    pods are known.
 
-    They report how much of the idle GPUs typical pods could use, and why the others are stranded.
+    They report how much of the idle GPUs typical pods could use, and why the rest is stranded.
     A thread computes them from the live ledger; in between, they keep their values.
     """
 
@@ -148,13 +148,13 @@ class StrandedGauges:
         self._by: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Compute periodically until cancelled."""
+        """Compute the gauges periodically until cancelled."""
         while True:
             await self.look()
             await self._live.client.clock.sleep(self._every_s)
 
     async def look(self) -> None:
-        """Compute once; after an error the gauges stay unchanged."""
+        """Compute the gauges once; after an error they stay unchanged."""
         usual = self._typical.usual
         if not usual:
             return
@@ -168,8 +168,8 @@ class StrandedGauges:
         self._by = {name: milli / 1000 for name, milli in zip(LIMITS, by, strict=True)}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the last result; nothing before the first."""
-        usable = "Idle GPUs that usual pods could use."
+        """Yield the gauges as computed last; without samples before the first computation."""
+        usable = "Idle GPUs that typical pods could use."
         yield gauge("weft_gpus_usable", usable, self._usable)
-        stranded = "Idle GPUs that usual pods cannot use, by what strands them."
+        stranded = "Idle GPUs that typical pods cannot use, by what strands them."
         yield gauge("weft_gpus_stranded", stranded, self._by, "by")

@@ -33,7 +33,7 @@ from weft.model.bad_input import KINDS, BadInputKind
 
 _REMEMBERED = 100_000  # pods whose first try is remembered, to measure durations from
 _QUEUES = {"backoff": "backoff", "parked": "unschedulable", "faulty": "unschedulable"}
-"""The queue as which each state is reported; all other states are `active`."""
+"""The label `queue` of pending pods by their state in the engine; other states are `active`."""
 
 _ATTEMPT_S = [0.001 * 2**n for n in range(15)]
 _DECISION_S = [0.00002 * 2**n for n in range(15)]
@@ -180,7 +180,7 @@ class SchedulerMetrics:
             "pods": len(holdings),
             "assumed_pods": sum(1 for holding in holdings if holding.state == "reserved"),
         }
-        cached = "Nodes, pods with a node, and those being bound."
+        cached = "Nodes, pods with a node, and pods that are being bound."
         yield gauge("scheduler_cache_size", cached, sizes, "type")
 
     def _client(self) -> Iterator[Metric]:
@@ -205,16 +205,16 @@ class SchedulerMetrics:
         yield counter("weft_pod_faults", reading, live.pods.faults)
         deciding = "Decisions and answers that an error in Weft itself ended."
         yield counter("weft_decision_faults", deciding, live.faults.count)
-        yield gauge("weft_pods_bad", "Weft's pods that contradict themselves.", len(live.pods.bad))
+        yield gauge("weft_pods_bad", "Weft's pods with contradictory requests.", len(live.pods.bad))
         assumed = "Bound pods without a record of their GPUs."
         yield gauge("weft_pods_assumed", assumed, len(live.pods.assumed))
         claims = live.pods.claims
         held = {"assumed": len(claims.assumed), "known": claims.holders - len(claims.assumed)}
-        text = "ResourceClaims that hold GPUs, on known ones or on those that they may hold."
+        text = "ResourceClaims that hold GPUs: known, or assumed because it is unknown which."
         yield gauge("weft_claims", text, held, "gpus")
         text = "Claims, slices, pods and annotations of other systems that are invalid."
         yield gauge("weft_bad_input", text, bad_input(live), "kind")
-        doubted = "Bound pods whose marks are doubtful, by the reason of their event."
+        doubted = "Bound pods whose GPU annotations are doubtful, by the reason of their event."
         told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)
         reasons = {reason: told[reason] for reason in DOUBTS}
         yield gauge("weft_pods_doubted", doubted, reasons, "reason")
@@ -222,7 +222,7 @@ class SchedulerMetrics:
         yield gauge("weft_pods_past_scheduler", past, len(parts.past_scheduler.here))
         stuck = "Pods that hold GPUs and are stuck: on dead nodes, or long past their deletion."
         yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
-        overbooked = "GPUs with more charged to them than they have."
+        overbooked = "GPUs of which pods hold more than they have."
         yield gauge("weft_gpus_overbooked", overbooked, parts.guard.overbooked)
         yield gauge(
             "weft_ready", "1 once the cluster's initial state has been read.", int(live.ready)
@@ -326,7 +326,7 @@ def bad_input(live: ClusterView) -> dict[BadInputKind, int]:
 
 
 UNTRIED, CONTRADICTORY = "UNTRIED", "CONTRADICTORY"
-"""Further reasons, besides the names of `Code`: not tried yet, and contradictory pods."""
+"""Reasons in addition to the names of `Code`: the pod was not tried yet, or is contradictory."""
 
 
 class PendingGauges:
@@ -352,7 +352,7 @@ class PendingGauges:
             self._why[record.uid] = why.name
 
     def collect(self) -> Iterator[Metric]:
-        """Yield both gauges with their present values."""
+        """Yield the number of pending pods and the age of the oldest, by reason."""
         counts, oldest_s = dict[str, float](), dict[str, float]()
         now_ns = int(self._live.client.clock.wall().timestamp() * 1e9)
         for uid, since_ns in self._waiting().items():
@@ -361,7 +361,7 @@ class PendingGauges:
             counts[why] = counts.get(why, 0) + 1
             age_s = max(0, now_ns - since_ns) / 1e9 if since_ns else 0.0
             oldest_s[why] = max(oldest_s.get(why, 0.0), age_s)
-        text = "Pods without a node, by the reason that most nodes have."
+        text = "Pending pods, by the reason for which most nodes rejected the pod."
         yield gauge("weft_pending_pods", text, counts, "reason")
         text = "Age of the oldest pod of weft_pending_pods, by reason."
         yield gauge("weft_pending_pods_oldest_seconds", text, oldest_s, "reason")

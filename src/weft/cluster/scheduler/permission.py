@@ -2,8 +2,8 @@
 
 Loopback connections are allowed: they come from users of the machine, or users who may forward a
 port to the pod. Any other client sends a token in a header of its own, because the API server's
-proxy removes Authorization. The token must be for this audience, and its user must have the right
-to `get` /explain/….
+proxy removes Authorization. The token must be for the audience `AUDIENCE`, and its user must
+have the right to `get` /explain/….
 
 A token for another audience is refused without a check; other tokens are checked one after another.
 """

@@ -49,7 +49,7 @@ class HeldGpus(NamedTuple):
     borrowed_mib: int = 0
 
     def plus(self, other: "HeldGpus") -> "HeldGpus":
-        """Return the sum of both."""
+        """Return the sum of this and `other`, field by field."""
         return HeldGpus(*(one + more for one, more in zip(self, other, strict=True)))
 
 
@@ -98,7 +98,9 @@ class UsageGauges:
                 memory = {group: float(getattr(e, f"{what}_mib")) for group, e in held.items()}
                 yield gauge(f"weft_{name}_gpu_memory_{what}_mib", text, memory, *by)
 
-        queues = queues if self._queues.reported else {}  # queues are reported only if they count
+        queues = (
+            queues if self._queues.reported else {}
+        )  # queues are reported only if their sums are needed
         for what in ("idle", "lent", "borrowed"):
             memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
             yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
@@ -189,7 +191,7 @@ Gauges = dict[tuple[str, str], float]
 
 
 class QueueGauges:
-    """Reports the queues of one engine, if queues are configured and a setting makes them count.
+    """Reports the queues of one engine, if queues are configured and a setting needs their sums.
 
     Pods name queues as they like, so all queues that are not configured are reported as one:
     the number of series is bounded by the configuration.
@@ -203,7 +205,7 @@ class QueueGauges:
 
     @property
     def reported(self) -> bool:
-        """True if queues are configured, and a setting makes them count."""
+        """True if queues are configured, and a setting needs their sums, as a limit does."""
         return bool(self._engine.teams.count and self._engine.teams.rules.queues)
 
     def name_of(self, queue: str) -> str:
@@ -241,7 +243,7 @@ class QueueGauges:
         yield gauge("weft_queue_guarantee", text, guarantee, "queue", "amount")
         text = "The most that a queue may hold at once."
         yield gauge("weft_queue_limit", text, limits, "queue", "amount")
-        text = "GPUs of pods without which a queue would still have its guarantee; all without one."
+        text = "GPUs of pods beyond their queue's guarantee; of all pods if it has none."
         yield gauge("weft_queue_borrowed", text, self._borrowed(), "queue")
         text = "A queue's pods: placed, or waiting for a node."
         yield gauge("weft_queue_pods", text, pods, "queue", "state")

@@ -1,4 +1,4 @@
 """Runs the engine on a virtual clock: traces, generated workloads, experiments' arrival rules.
 
-In: reading and generating clusters and workloads, driving the engine, measuring a run. Out:
-deciding (the engine is the one that runs in a cluster), and drawing figures (`lab/experiment/`)."""
+The package reads and generates clusters and workloads, passes events to the engine, and measures
+runs. The engine is the one that runs in a cluster; figures are drawn in `lab/experiment/`."""

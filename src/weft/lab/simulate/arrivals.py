@@ -31,7 +31,7 @@ class Arrivals(msgspec.Struct, frozen=True):
 
     `node_rank[r]` is the rank of the node in row r, which breaks ties between equal scores.
 
-    In timed mode pods arrive at the creation time of row i."""
+    In timed mode the i-th pod arrives at the creation time of workload row i."""
 
     seed: int
     pod_rows: list[int]
@@ -43,7 +43,7 @@ def draw(
 ) -> Arrivals:
     """Draw an arrival order by FGD's rule; the same inputs give the same order on every machine."""
     if not 0 < demand <= MOST_DEMAND:
-        raise BadInputError("demand", f"{demand:g} is not between 0 and {MOST_DEMAND}")
+        raise BadInputError("demand", f"{demand:g} is not above 0 and at most {MOST_DEMAND}")
     rng = random.Random(f"weft-arrivals-{seed}")
     rows = list(range(len(pods)))
     rng.shuffle(rows)

@@ -104,7 +104,7 @@ def going_on(handle: HandleEvent) -> HandleEvent:
                 broken, why = True, in_words(command.error, command.task)
                 if why not in told:
                     told.add(why)
-                    log.error("%s; it is left out", why, exc_info=command.error)
+                    log.error("%s; the run continues without it", why, exc_info=command.error)
         if broken:
             commands = [one for one in commands if not isinstance(one, TaskFaulted)]
         return commands
@@ -166,7 +166,7 @@ class EventLoop(Generic[Key]):
         return self.heap[0] if self.heap else None
 
     def _advance(self, at_ns: int, kind: int) -> None:
-        """Advance the clock to an event of this kind."""
+        """Advance the clock to `at_ns`, the time of the next event, which is of this kind."""
         self.now = at_ns
 
     def _happens(self, kind: int, key: Key) -> None:

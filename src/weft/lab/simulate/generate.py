@@ -184,7 +184,7 @@ SPECS = (
     ("A10|T4", 6),
     ("P100|V100M16", 4),
 )
-"""GPU models required by pods of the mix `spec`, with weights; one pod in three requires any."""
+"""GPU models that pods of the mix `spec` require, with weights; "": any model, for two of three."""
 
 PHASES = (("Running", 5193), ("Failed", 1870), ("Succeeded", 192))
 

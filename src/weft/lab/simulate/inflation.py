@@ -1,6 +1,6 @@
 """FGD's protocol: pods arrive one by one until demand exceeds capacity; none leaves or is retried.
 
-Pods of a gang are placed one by one too, since none waits for others."""
+Pods of a gang are placed one by one too, since no pod waits for another."""
 
 from collections.abc import Callable, Sequence
 

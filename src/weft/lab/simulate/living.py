@@ -1,4 +1,4 @@
-"""A small simulated cluster that lives by an external clock, for the console's demo.
+"""A small simulated cluster whose time the caller sets, for the console's demo.
 
 Pods arrive, run and end; some are preempted. From time to time a gang arrives, or a node fails. All
 chance comes from the seed: the same seed and start give the same events, whatever the steps in
@@ -215,7 +215,7 @@ class LivingCluster(EventLoop[str]):
         size = GANG_SIZES[kind.name]
         name = f"{kind.name}-{self._count + 1:05d}"
         gang = Gang("kubernetes", kind.namespace, name, size, self.now)
-        self._note("gang", f"{kind.namespace}/{name} comes: {size} pods that need places together")
+        self._note("gang", f"{kind.namespace}/{name}: {size} pods arrived, to be placed together")
         for _ in range(size):
             uid = self._comes(kind, gang)
             self.schedule(self._in_s(GANG_PATIENCE_S), LEAVES, uid)
@@ -236,8 +236,8 @@ class LivingCluster(EventLoop[str]):
         """End the pod after its grace period; its replacement belongs to no gang."""
         uid, node = command.placement.uid, command.placement.node
         by = command.record.preempted
-        why = f"for {by.pod}" if by else "asked to leave"
-        self._note("preempted", f"{why}, leaves {node} in {GRACE_S} s", self._pods[uid], node)
+        why = f"for {by.pod}" if by else "evicted"
+        self._note("preempted", f"{why}, ends on {node} in {GRACE_S} s", self._pods[uid], node)
         self._evicted.add(uid)
         self._ends_ns[uid] = self._in_s(GRACE_S)
         self.schedule(self._ends_ns[uid], ENDS, uid)
@@ -253,7 +253,7 @@ class LivingCluster(EventLoop[str]):
 
     def _gives_up(self, uid: str) -> None:
         if uid in self._pods and uid not in self._ends_ns:
-            self._note("gave up", f"no place within {GANG_PATIENCE_S} s", self._pods.pop(uid))
+            self._note("gave up", f"not placed within {GANG_PATIENCE_S} s", self._pods.pop(uid))
             self.tell(PodGone(uid))
 
     def _node_fails(self) -> None:

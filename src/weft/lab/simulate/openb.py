@@ -2,7 +2,7 @@
 
 openb has GPU shares in thousandths of a GPU and no GPU memory, so each model gets its nominal
 memory from `NOMINAL_MIB`; pods request no memory, and policies that rank by memory rank by cores.
-Further columns, which `weft trace` writes, hold what openb's cannot (see below)."""
+Further columns, which `weft trace` writes, hold what openb's columns cannot express."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ Value = TypeVar("Value", Node, Shape)
 
 
 def merged(base: Value, cell: str) -> Value:
-    """Return the value with the cell's fields replaced; `ValueError` describes an invalid cell."""
+    """Return `base` with the JSON fields of `cell` set; `ValueError` describes an invalid cell."""
     if not cell:
         return base
     try:
@@ -57,7 +57,7 @@ def merged(base: Value, cell: str) -> Value:
 
 
 def beyond(base: Value, value: Value) -> str:
-    """Return the cell that changes `base` into `value`; "" if they are equal."""
+    """Return the JSON of the fields in which `value` differs from `base`; "" if they are equal."""
     fields = {
         encoded: getattr(value, name)
         for name, encoded in zip(base.__struct_fields__, base.__struct_encode_fields__, strict=True)
@@ -67,7 +67,7 @@ def beyond(base: Value, value: Value) -> str:
 
 
 def claims(shape: Shape) -> str:
-    """Return the cell with all of a pod's GPU requests."""
+    """Return the JSON cell of column `weft_pod` with all of a pod's GPU requests."""
     return msgspec.json.encode({"claims": shape.gpu_requests}).decode()
 
 
@@ -126,7 +126,8 @@ _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
 }
 _MISSPELT, _MOST_LONGER = 0.85, 2
-"""Similarity to a known column, and difference in length, at which a name counts as misspelt."""
+"""A name at least this similar to a known column, and at most this much longer or shorter, counts
+as misspelt."""
 
 
 _NO_MEMORY = GpuMemoryRequest()
@@ -174,7 +175,7 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total_milli(self) -> int:
-        """The thousandths requested of all its GPUs together."""
+        """The thousandths of GPUs that the pod requests in total."""
         return self.gpus * self.milli
 
 
@@ -205,7 +206,7 @@ class _Row:
         return value
 
     def fields(self, column: str, base: Value) -> Value:
-        """Return `base` with the fields replaced that are in the cell of this column."""
+        """Return `base` with the JSON fields of the cell in this column set."""
         try:
             return merged(base, self.text(column))
         except ValueError as error:
@@ -311,8 +312,8 @@ class _ListedGangs:
             return
         before, _ = self._least.setdefault(name, (least, row))
         if before != least:
-            problem = f"{least} of gang {name!r}, of which another row says {before}"
-            raise row.error(GANG_MIN, f"{problem}; write one number for a gang")
+            problem = f"{least} for gang {name!r}, but {before} in another row"
+            raise row.error(GANG_MIN, f"{problem}; write the same number in all rows of a gang")
 
     def found(self) -> Iterator[tuple[Gang, list[int]]]:
         """Return each gang with the rows of its pods."""
@@ -511,8 +512,8 @@ def _pod_row(pod: TracePod) -> list[Cell]:
 
 
 def _comparable(shape: Shape, said: Shape) -> Shape:
-    """Return the shape with the raw trace models of `said`, which only matter in FGD's
-    histogram."""
+    """Return the shape with `said`'s `trace_spec` (the trace's text of required models), which
+    only matters in FGD's histogram."""
     return replace(shape, trace_spec=said.trace_spec)
 
 

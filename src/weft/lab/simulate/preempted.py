@@ -22,7 +22,7 @@ class LostWork:
         return round(self._milli_ns / MILLI_NS_PER_GPU_S, 3)
 
     def result(self) -> PreemptedWork:
-        """Return both counts, for a run's results."""
+        """Return the number of evictions and the lost work, for a run's results."""
         return PreemptedWork(self.times, self.gpu_s)
 
 

@@ -15,7 +15,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class _Sums:
-    """Integrals over time of one queue: `held`, and `had`, its part during `wanted_ns`.
+    """Integrals over time of one queue: `held`, and `had`, the part of `held` during `wanted_ns`.
 
     `wanted_ns` is the time in which held and requested amounts reached the queue's guarantee."""
 
@@ -33,7 +33,7 @@ class _Sums:
 class _FollowedQueue:
     """One queue: the amounts held and waiting since `since_ns`, and the sums of the time before.
 
-    `at_mark` are the sums at the latest mark, at `marked_ns`."""
+    `at_mark` are the sums at the latest mark (`QueueClock.mark`), at `marked_ns`."""
 
     def __init__(self, guarantee: int | None) -> None:
         self.guarantee = guarantee
@@ -43,7 +43,7 @@ class _FollowedQueue:
         self.lost = LostWork()
 
     def until(self, now_ns: int, mark_ns: int) -> None:
-        """Add the time up to `now_ns`, and keep the sums at the mark."""
+        """Add the time up to `now_ns`, and store the sums at `mark_ns` if this mark is new."""
         if self.marked_ns < mark_ns:
             self._add(mark_ns)
             self.at_mark, self.marked_ns = self.sums.copy(), mark_ns
@@ -59,7 +59,7 @@ class _FollowedQueue:
 
 class QueueClock:
     """Follows all queues of a run; pods are identified by number. Use is measured up to the last
-    mark."""
+    mark: the last arrival or start of a pod."""
 
     def __init__(self, rules: QueueRules) -> None:
         self._guarantees = {terms.name: terms.guarantee.gpu_milli for terms in rules.queues}
@@ -70,7 +70,7 @@ class QueueClock:
         self._mark_ns = 0
 
     def mark(self, now_ns: int) -> None:
-        """Record an arrival or a start, up to which use is measured at least."""
+        """Mark the time of an arrival or a start; use is measured up to the last mark."""
         self._mark_ns = now_ns
 
     def comes(self, number: int, name: str, milli: int, now_ns: int) -> None:

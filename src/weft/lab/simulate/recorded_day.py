@@ -236,6 +236,6 @@ def summary(day: RecordedDay) -> Iterable[str]:
         yield f"metrics are left out ({metrics:,} snapshots): policies decide without them"
     if day.left_out["evicted"]:
         evicted = f"{day.left_out['evicted']:,} evictions were recorded"
-        yield f"{evicted}: an evicted pod runs only as long as it ran then"
+        yield f"{evicted}: an evicted pod runs only as long as in the recording"
     if day.doubt:
         yield day.doubt

@@ -39,8 +39,8 @@ class GangTimes(msgspec.Struct, frozen=True):
     """Timed mode, of a trace with gangs; times in seconds of the trace.
 
     A gang waits from the arrival of its minimum number of pods until that many are placed;
-    `never_ran` of the `gangs` never were, and count in no time. `makespan_s` is from the first
-    arrival of a gang's pod to the last end of one. `wasted_gpu_s` are GPUs × seconds that pods held
+    `never_ran` of the `gangs` never ran, and count in no time. `makespan_s` is from the first
+    arrival to the last end of a gang's pod. `wasted_gpu_s` are GPUs × seconds that pods held
     before their gang ran, `preempted_gpu_s` those that evicted pods had run."""
 
     gangs: int
@@ -128,7 +128,7 @@ class PossibleAllocation(msgspec.Struct, frozen=True):
     """The most that any policy can allocate at the end, in percent of all GPU milli, if it takes
     the first `must_take_pods` pods, which are all pods up to `must_take_percent` demand.
 
-    `lowest`: the relaxation allows no lower bound; else the search hit its time limit."""
+    `lowest`: the search found its relaxation's lowest bound; else it hit its time limit."""
 
     percent: float
     must_take_pods: int
@@ -238,7 +238,7 @@ class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % intervals, None with fewer than five
     seeds.
 
-    `equal_in_all_seeds` names means with the same value in all of several seeds.
+    `equal_in_all_seeds` names the means whose value is the same in each of several seeds.
     `gpu_allocated_at_100_percent` is requested by placed pods when demand equals capacity, None if
     demand stays lower. No policy can exceed `possible_percent` at the end. `lacks` lists inputs
     that the policy needs but did not get."""

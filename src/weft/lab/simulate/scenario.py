@@ -242,8 +242,8 @@ class HeldStart(msgspec.Struct, frozen=True):
     """A cluster's state: `events` load the bound pods, then the `pending` pods arrive in this
     order.
 
-    `usual` are the shapes that policies consider typical, `limits` bound the share that may be
-    promised."""
+    `usual` are the shapes that policies consider typical, `limits` bound the share of a GPU that
+    may be promised."""
 
     nodes: tuple[Node, ...]
     events: Sequence[Event]

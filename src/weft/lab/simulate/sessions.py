@@ -1,4 +1,4 @@
-"""Schedules jobs in sessions, as KAI and Volcano do; Weft's engine only keeps the accounts.
+"""Schedules jobs in sessions, as KAI and Volcano do; Weft's engine only tracks the placements.
 
 A session takes jobs in order. It places each job's pods one after another on the node that the
 policy rates best, in a statement: if the job's minimum number of pods find places, the statement is
@@ -38,7 +38,7 @@ class _Job:
 
     @property
     def lacks(self) -> int:
-        """Number of its pods that must find places before any is bound."""
+        """Number of the job's pending pods that must find places before any of them is bound."""
         return max(0, self.least - len(self.placed))
 
     @property

@@ -437,7 +437,7 @@ class TimedRun(EventLoop[int]):
     def leave(self, number: int) -> None:
         """Delete a pod that was never bound in the recording.
 
-        If it is bound here, it ends now if `withdrawn` is "later", and goes on otherwise."""
+        If this run has bound the pod, it ends now if `withdrawn` is "later", else it runs on."""
         if number not in self.started:
             self.gave_up += 1
             if self.queues is not None:
@@ -515,17 +515,16 @@ class TimedRun(EventLoop[int]):
         )
 
     def _seconds(self, until: dict[int, int]) -> NDArray[np.float64]:
-        """Return the seconds from pods' creation until these times; a single 0 if there are
-        none."""
+        """Return the seconds from pods' creation to the times in `until`; a single 0 if it is
+        empty."""
         took = [at - self.created[number] for number, at in until.items()]
         return np.array(took or [0], dtype=np.float64) / SECOND_NS
 
 
 def _gangs_of(pods: Sequence[TracePod], rows: Sequence[int]) -> dict[int, Gang]:
-    """Return the gang of each pod that has one, by number: the gang of the row at whose time it
-    arrives.
+    """Return the gangs of pods, by pod number: the gang of the row at whose time the pod arrives.
 
-    The gang's minimum number of pods is that of the gang drawn for it."""
+    With resampling, the minimum number of pods is that of the gang whose pods were drawn."""
     gangs: dict[int, Gang] = {}
     for number, row in enumerate(rows):
         gang, drawn = pods[number].gang, pods[row].gang

@@ -65,7 +65,7 @@ def test_least_may_stand_on_one_row(tmp_path: Path) -> None:
         ("a,0,0,1,1000,,,,,g,x\n", "line 2, column gang_min: 'x' is not a whole number"),
         (
             "a,0,0,1,1000,,,,,g,1\nb,0,0,1,1000,,,,,g,2\n",
-            "line 3, column gang_min: 2 of gang 'g', of which another row says 1",
+            "line 3, column gang_min: 2 for gang 'g', but 1 in another row",
         ),
     ],
 )

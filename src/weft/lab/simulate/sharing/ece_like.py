@@ -1,6 +1,6 @@
 """Jobs modelled on published measurements of a V100 (Ferikoglou et al., PARMA-DITAM 2021).
 
-Nothing is copied from those logs: the parameters are fitted to them, at 0 and 100 % of
+Nothing is copied from the published logs: the parameters are fitted to them, at 0 and 100 % of
 over-provisioning. Thirty MLPerf inference jobs arrive at one GPU of 32,510 MiB; each requests the
 memory that it needs times (1 + over-provisioning). Results at other levels are predictions."""
 
@@ -18,7 +18,7 @@ JOBS_A_GPU = 30
 CALIBRATED_PERCENTS = (0, 100)
 """Levels of over-provisioning (%) that the parameters were fitted at."""
 ARRIVAL_LEAST_S, ARRIVAL_MOST_S = 20, 40
-"""Range of seconds between two jobs, drawn uniformly."""
+"""Range of seconds between the arrivals of two jobs, drawn uniformly."""
 FIRST_NS = 6 * SECOND_NS
 """Time from the start of an experiment, from which its makespan counts, to its first job."""
 
@@ -26,7 +26,7 @@ START_NS, END_NS = 3_600_000_000, 900_000_000
 """Time from binding to the container's start, and from its exit to the job's completion."""
 
 FEW_PERMILLE, MANY_PERMILLE = (1000, 1030, 1030), (1250, 1250, 1460, 1460)
-"""Slowdown in permille by the number of jobs on a GPU: one to three, and from four on.
+"""Run time in permille of the time alone, for 1 to 3 jobs on a GPU, and for 4, 5, 6 and 7.
 
 These jobs are bound by the CPU, and two hardly slow each other. Fitted to gpushare's run at 100 %
 (two; three is interpolated, as the fitted runs hardly have three) and to gpushare's and the
@@ -34,7 +34,7 @@ Kube-Knots-like run at 0 % (four, five, six). Seven and more occur only while jo
 50 and 100 % jobs took no longer next to them than in a group of six."""
 
 DRIFT_PERMILLE = 132
-"""Growth of a job's time alone with the level: from 131.5 s at 0 % to 148.8 s at 100 %.
+"""Growth of a job's time alone, in permille: 131.5 s at 0 % over-provisioning, 148.8 s at 100 %.
 
 It applies to one to three jobs on a GPU, but not to four and more: the three Kube-Knots-like runs
 took 172, 173 and 171 s. No cause is published; we assume a straight line in between, and a constant
@@ -45,7 +45,7 @@ SPREAD = 0.035
 
 
 class JobMix(StrEnum):
-    """Mixes of jobs."""
+    """Names of job mixes; `MIXES` has the programs of each."""
 
     SSD = "ssd"
     RIGID = "rigid"
@@ -69,8 +69,8 @@ class JobModel(msgspec.Struct, frozen=True):
 def _loading(
     seconds: float, plateau_mib: int, util: float, fallback_mib: tuple[int, ...] = ()
 ) -> tuple[JobPhase, ...]:
-    """Return phases of imports, a CUDA context and the graph, then one with all memory until the
-    end."""
+    """Return phases of imports, a CUDA context and the graph, then a phase with all memory until
+    the end."""
 
     def took(share: float) -> int:
         return round(seconds * share * SECOND_NS)
@@ -130,21 +130,21 @@ def request_mib(need_mib: int, percent: int) -> int:
 
 
 def slowdown(percent: int) -> ByResidents:
-    """Return the slowdown model at a level (%); a job alone takes its measured time at that
-    level."""
+    """Return the slowdown model at `percent` over-provisioning; a job alone takes its measured
+    time at that level."""
     drift = 1000 + DRIFT_PERMILLE * min(percent, 100) // 100
     return ByResidents((*(few * drift // 1000 for few in FEW_PERMILLE), *MANY_PERMILLE))
 
 
 def cluster(gpus: int) -> tuple[Node, ...]:
-    """Return one node with this many V100s."""
+    """Return one node with `gpus` V100s."""
     cards = tuple(Gpu(index, CARD_MIB, "V100", f"GPU-{index}") for index in range(gpus))
     return (Node("gpu-node", cards, cpu_milli=64000, memory_mib=512 * 1024),)
 
 
 def jobs(percent: int, seed: int, gpus: int = 1, mix: JobMix = JobMix.SSD) -> tuple[Job, ...]:
-    """Return the jobs of one seed. Their arrivals and work are the same at every level
-    `percent`."""
+    """Return the jobs of one seed, over-provisioned by `percent`, which changes their requests
+    only."""
     chance = np.random.default_rng([seed, 0])
     models = MIXES[mix]
     count = JOBS_A_GPU * gpus

@@ -1,7 +1,7 @@
 """Simulates GPUs with containers: how fast each runs, how much memory it holds, and when it dies.
 
-State: containers and their progress. It knows no ledger, requests or policy, as these do not affect
-a GPU.
+The state is containers and their progress. Ledger, requests and policies are unknown here, as they
+do not affect a GPU.
 
 Invariants
   1. Containers never hold more memory than their GPU has. If a container would need more, it takes
@@ -81,7 +81,7 @@ class CardUse(msgspec.Struct):
     energy_j: float = 0.0
 
     def until(self, now_ns: int, util: float, watts: float) -> None:
-        """Add the time until `now_ns` at the old values, and set new ones."""
+        """Add use and energy up to `now_ns` at the old `util` and `watts`; then set new values."""
         passed_s = (now_ns - self.now_ns) / SECOND_NS
         self.util_s += self.util * passed_s
         self.energy_j += self.watts * passed_s
@@ -149,8 +149,8 @@ class ComputeSharing(msgspec.Struct, frozen=True):
     each: float | None = None
 
     def least_permille(self, phases: Sequence[JobPhase]) -> Permille:
-        """Return the least time of work in these phases together, in permille of its time alone; 0
-        unless `proportional`."""
+        """Return the least run time of work while `phases` run together, in permille of its time
+        alone; 0 unless `proportional`."""
         if not self.proportional:
             return 0
         sms = [phase.sm_active_ratio if self.each is None else self.each for phase in phases]
@@ -172,8 +172,8 @@ RESTARTS_MOST = 20
 """Restarts after which a container fails for good, as a Job with backoffLimit 20 does."""
 
 _SPEED = 10**18
-"""Progress per nanosecond at a slowdown of 1 permille; fine enough that rounding never loses a
-nanosecond of work in a year."""
+"""Progress per nanosecond, times the slowdown in permille (1000: full speed); large enough that
+rounding never loses a nanosecond of work in a year."""
 _PER_WORK_NS = _SPEED // 1000
 
 
@@ -225,7 +225,7 @@ class SimulatedContainer:
 
     @property
     def worked_ns(self) -> int:
-        """The ns that its completed work takes alone on a GPU."""
+        """The time in ns that the container's completed work takes alone on a GPU."""
         before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
         return before + self.done // _PER_WORK_NS
 
@@ -250,7 +250,7 @@ class _Card:
 
 
 class SimulatedGpus:
-    """All GPUs of a cluster. Times must not go back, and must not skip `next_ns`.
+    """All GPUs of a cluster. Calls must be in order of time, and none may skip `next_ns`.
 
     Use and energy are summed from `began_ns` on, with the `power` model. `sharing` is the slowdown
     of containers that together need more compute than the GPU has."""

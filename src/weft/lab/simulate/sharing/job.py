@@ -130,7 +130,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def peak_mib(self) -> int:
-        """The most GPU memory that it uses at any time, in MiB."""
+        """The most GPU memory that the job uses at any time, in MiB."""
         return max((phase.memory_mib for phase in self.phases), default=0)
 
 

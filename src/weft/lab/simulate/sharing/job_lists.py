@@ -44,7 +44,7 @@ class QueriesAndReplicas(msgspec.Struct, frozen=True):
 
 
 class GeneratedProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """A program in the generator's list."""
+    """A program in the job list of Ferikoglou et al.'s generator."""
 
     model: str
     memory_mib: Annotated[int, Meta(ge=1)] = msgspec.field(name="memory_request_MiB")
@@ -59,7 +59,7 @@ class GeneratedProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_generated(path: Path, *, for_images: bool = False) -> tuple[GeneratedProgram, ...]:
-    """Read the programs of the list; with `for_images`, check that fields for images are present.
+    """Read the programs of a generator's list; with `for_images`, check the fields for images.
 
     `BadInputError` names the entry and the field."""
     try:
@@ -104,7 +104,7 @@ class ListedPhase(Section, frozen=True):
 
     @property
     def phase(self) -> JobPhase:
-        """The phase in the form of the simulation; GPU_UTIL defaults to SM_ACTIVE."""
+        """The phase as the simulation's `JobPhase`; GPU_UTIL defaults to SM_ACTIVE."""
         util = self.sm_active if self.gpu_util is None else self.gpu_util
         took_ns = round(self.seconds * SECOND_NS)
         return JobPhase(took_ns, self.memory_mib, self.sm_active, self.dram_active, util)
@@ -120,7 +120,7 @@ class ListedQueries(Section, frozen=True):
 
     @property
     def stream(self) -> QueryStream:
-        """The queries in the form of the simulation."""
+        """The queries as the simulation's `QueryStream`."""
         return QueryStream(round(self.alone_ms * 1e6), round(self.limit_ms * 1e6), self.per_second)
 
 
@@ -266,7 +266,7 @@ class QueryTimes(msgspec.Struct, frozen=True):
 def listed_programs(
     path: Path, programs: tuple[GeneratedProgram, ...], times: QueryTimes
 ) -> tuple[ListedJob, ...]:
-    """Return a job for each number of queries of each program: loading, then its memory to the end.
+    """Return one job per program and number of queries: it loads, then holds its memory to the end.
 
     `BadInputError` if a model's query time is unknown; the message names the field that sets it."""
     made = []

@@ -18,12 +18,12 @@ from weft.model.request import BATCH, LATENCY_CRITICAL
 P100_MIB = 16_280
 QUERY_LIMIT_MS = 150
 P100 = power_of("P100")
-"""Power is linear in utilisation, as in the paper."""
+"""Power is linear in utilisation, as in Kube-Knots' paper."""
 SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
 """80 % of batch jobs take a quarter of the mean time, the others four times the mean, so that short
 jobs take a fifth of all time."""
 BATCH_SHARE = 12_951 / (12_951 + 11_089)
-"""Share of batch jobs in the trace that the paper takes its arrivals from."""
+"""Share of batch jobs in the trace from which Kube-Knots' paper takes arrivals."""
 
 
 class BatchProgram(msgspec.Struct, frozen=True):
@@ -85,19 +85,19 @@ MIXES = {
     2: KnotsMix(("pathfinder", "lud", "kmeans", "streamcluster"), ("chk", "ner", "pos"), 0.7, 1.0),
     3: KnotsMix(("particlefilter", "streamcluster", "lud", "myocyte"), ("imc", "face"), 0.4, 1.6),
 }
-"""Programs, load and variation as in the paper's table (high, medium, low; low, medium, high)."""
+"""Programs, load (high, medium, low) and variation (low, medium, high) as in Kube-Knots' table."""
 SERVICE_S = 120.0
 """Lifetime of a service in the mixes."""
 QUERIES_EACH_S = 5.0
 START_NS = SECOND_NS
-"""Delay of a container's start: in the paper's set-up images are present and frameworks loaded."""
+"""Delay of a container's start: in Kube-Knots' set-up images and frameworks are loaded already."""
 PEAK_SHARE = 0.06
 TRAINING_S, TRAINING_SIGMA = 5_400.0, 1.2
 """Median and sigma of training jobs' time alone (log-normal, as Tiresias' trace is described)."""
 
 GPUS_OF_TRAINING = 1, 1, 1, 2, 4, 8
 """GPUs of a training job: half take one, a sixth each two, four and eight, like the sixty jobs
-published with Tiresias' simulator, which the paper uses."""
+published with Tiresias' simulator, which Kube-Knots' paper uses."""
 
 
 def cluster(gpus: int, of_node: int, model: str = "P100") -> tuple[Node, ...]:
@@ -163,8 +163,8 @@ def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
 
 
 def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
-    """Return training and inference jobs of the paper's simulation, in random order, arriving at
-    0."""
+    """Return training and inference jobs as simulated in Kube-Knots' paper, in random order, all
+    arriving at 0."""
     rng = random.Random(f"weft-knots-training-{seed}")
     order = [True] * training + [False] * inference
     rng.shuffle(order)
@@ -175,7 +175,7 @@ def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
 
 
 def workers_of(job: Job, seed: int) -> tuple[Job, ...]:
-    """Return one single-GPU job for each GPU of the job, all with its arrival time."""
+    """Return one single-GPU job per GPU of the job, all with the job's arrival time."""
     if job.job_class != BATCH:
         return (job,)
     gpus = random.Random(f"weft-knots-gpus-{seed}-{job.uid}").choice(GPUS_OF_TRAINING)

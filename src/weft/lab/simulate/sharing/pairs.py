@@ -27,7 +27,7 @@ from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 CARD_MIB = 16_384
 SWING_MIB = 1_024
-"""Largest deviation of a request from half a GPU."""
+"""Largest deviation of a request from half a GPU, in MiB."""
 NODE_GPUS = 4
 START_NS = 4 * SECOND_NS
 
@@ -55,7 +55,7 @@ class PairTable(msgspec.Struct, frozen=True):
         return np.array(self.speed, dtype=np.float64)
 
     def truth(self) -> ByPairs:
-        """Return the true slowdowns in the form of the simulation."""
+        """Return the true slowdowns as the simulation's `ByPairs`."""
         return ByPairs(
             {
                 (kind, other): max(1, round(1000 / speed))
@@ -105,7 +105,7 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
 
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:
-    """Read Gavel's pairs of one source on one GPU model, each unordered pair once."""
+    """Read Gavel's pairs of one source on one GPU model; a row holds both programs of a pair."""
     everything = _rows(path)
     rows = [row for row in everything if row["source"] == source and row["gpu"] == gpu]
     if not rows:

@@ -225,7 +225,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
     @property
     def feed(self) -> FeedSettings:
-        """The settings of a cluster's feed with these options."""
+        """The settings of a cluster's telemetry feed with these options."""
         scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
         shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
         samples = max(1, self.window_ns // self.scrape_ns)
@@ -266,8 +266,8 @@ class SimulatedTelemetry:
             self._arrive(self._under_way.popleft(), ledger)
 
     def snapshot(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
-        """Return the snapshot at `now_ns`; its number is `version`, or the next one if that is
-        0."""
+        """Return the snapshot at `now_ns`; its number is `version`, or the next number if `version`
+        is 0."""
         return self._feed.snapshot(now_ns, version)
 
     @property

@@ -183,7 +183,7 @@ class SharingRun(EventLoop[str]):
         return self._measured()
 
     def _next(self) -> tuple[int, int, str] | None:
-        """Return the next event, at equal times a container's end first.
+        """Return the next event; of several at the same time, a container's end comes first.
 
         None at the end, or if no job can ever be placed."""
         if not self.waiting:
@@ -428,8 +428,8 @@ def _looks(profile: Profile) -> bool:
 
 
 def _limits(profile: Profile, permille: int) -> RequestLimits:
-    """Return the limits on promised memory: for harvesting, or outright for policies whose original
-    overcommits."""
+    """Return the limits on overcommitting memory: of harvested memory only, or of all requests if
+    the original of a policy overcommits."""
     if not profile.harvests and any(policy.unsafe for policy in profile.policies):
         return RequestLimits(overcommit_permille=permille)
     return RequestLimits.declared(harvest_permille=permille)

@@ -47,7 +47,7 @@ class PackByTrial(Policy):
         return np.asarray(self._judged.over(query)[0] > 0)
 
     def score_devices(self, query: Query) -> Ints:
-        """Prefer empty GPUs, [d]."""
+        """Score empty GPUs 1, and all other GPUs 0, [d]."""
         return np.asarray(query.device_pods == 0).astype(np.int64)
 
     def choose_node(self, rows: Ints, key: str) -> int:
