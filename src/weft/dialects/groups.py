@@ -65,7 +65,7 @@ READ_ANNOTATIONS = (
     GANG,
     GANG_SIZE,
 )
-"""The annotations of a pod by which its group is read."""
+"""The annotations of a pod from which its group is read."""
 _LABELS = frozenset((POD_GROUP, OLD_NAME))
 _ANNOTATIONS = frozenset((*GROUP_NAMES, KOORDINATOR_NAME, GANG, GANG_SIZE))
 _OWNED = frozenset((JOB_SET, LWS_KEY, *JOBS))
@@ -95,7 +95,7 @@ ON_ITS_OWN = GroupWords()
 
 
 def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
-    """Return True if the pod mentions a group. Quick, as most pods do not."""
+    """Return True if the pod mentions a group. The check is quick, as most pods mention none."""
     meta = pod.metadata
     labels, annotations = meta.labels, meta.annotations
     return bool(
@@ -116,9 +116,10 @@ def could_have_by_namespace(pod: PodManifest) -> bool:
 def group_of(
     pod: PodManifest, *, owner: str = "", by_namespace: bool = False, written: bool = False
 ) -> GroupWords:
-    """Read the pod's group. `owner` is its controller, as `PyTorchJob/train`, "" for none;
-    `by_namespace`: its namespace has `weft.dev/gang: owner`; `written`: the manifest is from a
-    file, so it lacks what controllers write on pods."""
+    """Return the pod's group by its fields, labels and annotations. `owner` is the pod's controller
+    as kind and name, such as `PyTorchJob/train`, "" for none; `by_namespace`: the pod's namespace
+    has `weft.dev/gang: owner`; `written`: the manifest is from a file, so it lacks what controllers
+    write on pods."""
     if not may_have_group(pod, by_namespace=by_namespace):
         return ON_ITS_OWN
     words = _Words(pod, owner, by_namespace, written)
@@ -129,7 +130,7 @@ def group_of(
     if len(found) > 1:
         said = " and ".join(f"{each} ({words.where[each]})" for each, _ in found)
         words.warn(
-            f"it declares its group in the form of {said}: {system}'s count; keep one of them"
+            f"it declares its group in the form of {said}: the first counts; keep one of them"
         )
     if len(name) > MOST_LETTERS:
         text = f"{words.where[system]} has {len(name):,} letters, and {MOST_LETTERS} are the most"
@@ -139,7 +140,7 @@ def group_of(
 
 
 class _Words:
-    """One pod's fields about its group, and the warnings about them."""
+    """One pod's fields, labels and annotations about its group, and the warnings about them."""
 
     def __init__(self, pod: PodManifest, owner: str, by_namespace: bool, written: bool) -> None:
         meta = pod.metadata
@@ -166,7 +167,7 @@ class _Words:
         if GANG_SIZE in self._annotations and not self._by_owner:
             self.warn(
                 f"annotation {GANG_SIZE} sets a group's size but not the group: write {GANG}: "
-                f"{BY_OWNER} beside it"
+                f"{BY_OWNER} as well"
             )
         return GroupWords(warnings=tuple(self._warnings))
 
@@ -307,7 +308,7 @@ class _Words:
 
 
 def least_of(where: str, size: int, warnings: list[str]) -> int:
-    """Read the size of a group, at least 1; an invalid one is reported in `warnings`."""
+    """Return the size of a group, at least 1; a smaller size is reported in `warnings`."""
     if size < 1:
         warnings.append(f"{where} is {size}: a group has at least 1 pod, so 1 is used")
     return max(1, size)

@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_one_warning(said, least, words):
     [
         ({"annotations": {"weft.dev/gang": "yes"}}, "is 'yes': write owner or none"),
         ({"annotations": OWNED}, "it gets its place alone"),
-        ({"annotations": {SIZE: "4"}}, "write weft.dev/gang: owner beside it"),
+        ({"annotations": {SIZE: "4"}}, "write weft.dev/gang: owner as well"),
     ],
 )
 def test_a_pod_that_has_no_group_by_mistake_is_told(said, words):
