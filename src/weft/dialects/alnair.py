@@ -206,7 +206,9 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     if not count or not units:
         return None
     if count > MOST_GPUS or max(units) * 1024 > MOST_GPU_MIB:
-        raise BadInputError(NODE_COUNT, f"{count} GPUs of {max(units)} GiB are more than a node has")
+        raise BadInputError(
+            NODE_COUNT, f"{count} GPUs of {max(units)} GiB are more than a node has"
+        )
     if any(len(uuid) > MOST_LETTERS for uuid in uuids):
         raise BadInputError(NODE_UUIDS, f"a UUID has more than {MOST_LETTERS} characters")
     cards = []

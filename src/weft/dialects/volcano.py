@@ -1,11 +1,12 @@
 """Volcano: `volcano.sh/vgpu-number: n` cards, each shared, with vgpu-memory, percentage and cores.
 
-Memory of each card is in the plugin's units (`gpuMemoryFactor` MiB each, a setting), or a
-percentage, all of it if neither is given; cores are percent of each. Init containers are not read,
-as Volcano does not read them. Its older mode, gpushare, counts MiB of one card, or whole cards.
+Memory of each card is requested in the plugin's units (`gpuMemoryFactor` MiB each, a setting) or as
+a percentage, all of it if neither is given; cores are percent of each card. Requests of init
+containers are ignored, as in Volcano. Its older mode, gpushare, counts MiB of one card, or whole
+cards.
 
-A bound pod's cards and MiB are in `volcano.sh/vgpu-ids-new`, container by container. They are
-exact, whatever the factor. The older mode's annotation has only the card's index.
+A bound pod's cards and MiB are in `volcano.sh/vgpu-ids-new`, container by container. These MiB are
+exact, whatever `gpuMemoryFactor` is. The older mode's annotation has only the card's index.
 """
 
 import re
@@ -108,7 +109,8 @@ class Volcano(BaseDialect):
     served_by_itself = True
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return one card's parts, units of memory and percent of cores."""
+        """Return one card's vgpu-number (how many pods may share it), units of memory, and percent
+        of memory and of cores."""
         return {
             NUMBER: pieces * PARTS,
             MEM: settings.promised(gpu.memory_mib // settings.volcano_memory_factor),
@@ -117,8 +119,8 @@ class Volcano(BaseDialect):
         }
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's request: memory and cores of each of n GPUs for each container, or the
-        older mode's."""
+        """Return the pod's request: memory and cores of each of n GPUs for each container, or what
+        the older mode's resources ask for."""
         mains = [slot for slot in words.slots if slot.role == "main"]
         older = any(asked_of(slot, OLD) for slot in mains)
         if older and any(asked_of(slot, VGPU) for slot in mains):
@@ -126,7 +128,7 @@ class Volcano(BaseDialect):
                 "spec.containers", f"asks by {OLD_MEM} or {OLD_NUMBER} beside {NUMBER}; keep one"
             )
         notes = [
-            f"container {slot.container.name}: Volcano ignores init containers and assigns it none"
+            f"container {slot.container.name}: Volcano gives init containers no GPU"
             for slot in words.slots
             if slot.role != "main" and asked_of(slot, self.resources)
         ]
@@ -147,8 +149,8 @@ class Volcano(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return `UUID,NVIDIA,MiB,percent:` for each GPU with `;` between containers; the older
-        mode's index."""
+        """Return Volcano's annotations, with `UUID,NVIDIA,MiB,percent:` for each GPU and `;`
+        between containers, or the older mode's with the cards' indexes; and the environment."""
         seconds = str(now_ns // 10**9)
         if _is_older(request):
             indexes = ",".join(str(share.gpu) for share in placement.shares)
@@ -281,7 +283,8 @@ def _exact(
 def _by_index(
     text: str, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """Return the older mode's cards, by index, in the order in which containers ask."""
+    """Return the placement on the cards that the older mode's annotation names by index, in the
+    order in which containers ask; and what is wrong with the annotation, None if nothing."""
     if not text:
         return None, None
     indexes = [part.strip() for part in text.split(",") if part.strip()]

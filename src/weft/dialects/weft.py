@@ -100,7 +100,9 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_GPU_MIB for gpu in gpus):
         raise BadInputError(INVENTORY, f"a node has at most {MOST_GPUS} GPUs of {MOST_GPU_MIB} MiB")
     if any(not (0 <= gpu.index < 2**31 and 0 <= gpu.milli <= MOST_GPU_MILLI) for gpu in gpus):
-        raise BadInputError(INVENTORY, f"an index is negative, or cores above {MOST_GPU_MILLI} m")
+        raise BadInputError(
+            INVENTORY, f"indexes and cores must be 0 or more, cores at most {MOST_GPU_MILLI} m"
+        )
     if any(len(name) > MOST_LETTERS for gpu in gpus for name in (gpu.model, gpu.uuid)):
         raise BadInputError(INVENTORY, f"a model or UUID has more than {MOST_LETTERS} characters")
     cards = tuple(
