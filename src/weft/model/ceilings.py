@@ -1,7 +1,8 @@
 """Upper limits for what a pod may request or a node may have: one place for these numbers. A
-request beyond them, by one container or by all together, is a mistake or malice and is refused when
-the pod is read; a bound pod's request is clipped to them, and so are a node's reported amounts. So
-a bound pod that requests more than any node can have is charged at least all that a node has.
+request beyond these limits, by one container or by all together, is a mistake or malice and is
+refused when the pod is read; a bound pod's request is clipped to them, and so are a node's reported
+amounts. So a bound pod that requests more than any node can have is charged at least all that a
+node has.
 
 Why no sum leaves 64 bits: CPU, host memory and a GPU's memory and cores are below 2**32 a pod, so a
 sum needs more than 2**30 pods on a node to overflow. Extended resources are counted in units as

@@ -1,4 +1,4 @@
-"""A placement: the decision which node and GPUs a pod gets, and how much of each GPU."""
+"""A placement: the node and GPUs that a pod gets, and how much of each GPU."""
 
 import msgspec
 
