@@ -273,7 +273,7 @@ def _exact(
     if marked.memory_mib < least_mib or marked.milli < least.milli:
         wrong.append(
             f"{IDS} says {marked.memory_mib:,} MiB and {marked.milli // 10} % of GPU {gpu.index}, "
-            f"it asks for {least_mib:,} MiB and {least.milli // 10} %"
+            f"the pod asks for {least_mib:,} MiB and {least.milli // 10} %"
         )
     memory_mib = min(max(marked.memory_mib, least_mib), gpu.memory_mib)
     milli = min(max(marked.milli, least.milli), gpu.milli)
@@ -291,7 +291,9 @@ def _by_index(
     cards = [gpu for gpu in node.gpus if gpu.parent is None and str(gpu.index) in indexes]
     asked = request.shape.gpu_requests
     if not len(indexes) == len(set(indexes)) == len(cards) == sum(ask.count for ask in asked):
-        wrong = f"{OLD_INDEX} ({text[:40]!r}) names other cards than it asks for and its node has"
+        wrong = (
+            f"{OLD_INDEX} ({text[:40]!r}) does not name as many cards of its node as it asks for"
+        )
         return None, WrongMark("mark-names-unknown-card", wrong)
     shares = []
     for index, gpu_request in enumerate(asked):

@@ -1,4 +1,5 @@
-"""Sets spec.schedulerName by a webhook if the API server cannot by policy (Kubernetes before 1.36).
+"""Sets spec.schedulerName by a webhook, for API servers that cannot do so by policy (Kubernetes
+before 1.36).
 
 The API server calls the webhook only for pods that match the same rule as the policy, and creates
 the pod unchanged if no answer comes in time. The webhook keeps no state and queries no API server,

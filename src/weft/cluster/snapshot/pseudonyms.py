@@ -47,8 +47,8 @@ class Pseudonyms:
         return self._of("uid", text) if text else text
 
     def composed(self, *parts: str) -> None:
-        """Declare that the name made of these parts, joined by "-", is built from the parts'
-        pseudonyms."""
+        """Note that the pseudonym of these parts joined by "-" is to be the parts' pseudonyms
+        joined by "-"."""
         self._composed["-".join(parts)] = parts
         for part in parts:
             self.name(part)
@@ -99,4 +99,4 @@ _KINDS: dict[str, Callable[[str], str]] = {
     "gpu": lambda digest: f"GPU-{_as_uuid(digest)}",
     "mig": lambda digest: f"MIG-{_as_uuid(digest)}",
 }
-"""Format of a digest for each kind of name."""
+"""Function that makes a pseudonym of a digest, for each kind of name."""
