@@ -43,8 +43,9 @@ class UnitSettings(msgspec.Struct, frozen=True):
     `promised_permille`: how much of a card's memory may be promised, in thousandths of it: more
     than 1000 if memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is on that node.
     `all_spellings`: whether resources are advertised under their older names as well. `gpu_parts`:
-    how many pods may share the card that one `nvidia.com/gpu` stands for; 1 if pods always get
-    whole cards. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is.
+    as how many `nvidia.com/gpu` each card is advertised, so that as many pods can share the card; 1
+    if pods always get whole cards. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory`
+    is.
     """
 
     promised_permille: int = 1000
@@ -54,7 +55,7 @@ class UnitSettings(msgspec.Struct, frozen=True):
     volcano_memory_factor: int = 1
 
     def promised(self, units: int) -> int:
-        """Return how many units of memory of a card with so many `units` may be promised."""
+        """Return how many units of memory may be promised of a card that has so many `units`."""
         return units * self.promised_permille // 1000
 
 

@@ -19,7 +19,7 @@ All marks are read from API objects, except the value that the process first saw
 precedence.
 
 If a system's agent picks the card when the container starts (`BaseDialect.agent_annotation`), its
-annotation is believed, wherever Weft placed the pod.
+annotation counts, whichever card Weft chose.
 """
 
 from collections.abc import Sequence
@@ -99,8 +99,8 @@ _Amounts = dict[int, tuple[int, int]]
 
 
 def _delivered(text: str, uid: str, node: str) -> _Amounts:
-    """Return the amounts that a delivery record charges this pod on this node; none if the record
-    is another pod's or node's, or cannot be read."""
+    """Return the amounts that a delivery record charges this pod on this node; {} if the record is
+    another pod's or node's, or cannot be read."""
     try:
         record = decode_delivery(text)
     except ValueError:
@@ -119,8 +119,8 @@ def _by_gpu(shares: Sequence[Share]) -> _Amounts:
 
 
 def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str = "") -> Records:
-    """Return the shares in each of Weft's annotations of this pod on this node; none if it has no
-    such annotation.
+    """Return the shares in each of Weft's annotations of this pod on this node; {} if the pod has
+    no such annotation.
 
     An annotation of another pod or node counts as damaged. `bound_with` is the value that two
     annotations agree on.
@@ -179,7 +179,9 @@ def weigh(
         faults += _less(index, gpu_request, node, held, grown=sure)
         if _too_few(gpu_request, claimed):
             anywhere = True
-            faults.append(f"{_amounts(claimed)} is less than it asks: the rest may be on any card")
+            faults.append(
+                f"{_amounts(claimed)} is less than the pod asks for: the rest may be on any card"
+            )
             for gpu in node.gpus:
                 if gpu.parent is None:
                     _raise(held, asked_on(index, gpu_request, gpu))
@@ -232,7 +234,7 @@ def _less(
         least = asked_on(index, gpu_request, gpu)
         _raise(held, least)
         if own.milli < least.milli or (own.memory_mib < least.memory_mib and not grown):
-            faults.append(f"{_amounts([own])} is less than it asks, {_amounts([least])}")
+            faults.append(f"{_amounts([own])} is less than the pod asks for, {_amounts([least])}")
     return faults
 
 

@@ -44,7 +44,7 @@ class ForeignRequest(NamedTuple):
 
 
 _SYSTEMS = (
-    ForeignSystem(re.compile(r"nvidia\.com/mig-"), "NVIDIA's device plugin's, an instance of MIG"),
+    ForeignSystem(re.compile(r"nvidia\.com/mig-"), "NVIDIA's device plugin's, a MIG instance"),
     ForeignSystem(
         re.compile(r"nvidia\.com/.+\.shared$"),
         "NVIDIA's device plugin's, a GPU shared by time-slicing",
@@ -57,7 +57,7 @@ _SYSTEMS = (
         "leave the pod to a scheduler with its extender, gpu-admission",
     ),
 )
-_BY_NODE = " on a GPU, and only counts it by node"
+_BY_NODE = " on a GPU; it only compares the amount with what each node has"
 ANNOTATIONS = (FRACTION, MEMORY)
 """Annotations by which KAI Scheduler's pods request GPUs."""
 _KAI_WAY_OUT = "name the schedulerName weft or kai-scheduler"

@@ -243,8 +243,8 @@ def agent_unit_mib(total: int, gpus: Sequence[Gpu]) -> int:
     """Return the size in MiB of the unit in which Weft's agent counts these GPUs, which are `total`
     units together.
 
-    The GPUs' reported sizes decide, not the number alone: the number of GPUs above 100 GiB, or with
-    lent memory, would look like MiB.
+    The GPUs' reported sizes decide, not `total` alone: for GPUs above 100 GiB, or with lent memory,
+    that would look like a number of MiB.
     """
     total_mib = sum(gpu.memory_mib for gpu in gpus if gpu.parent is None)
     # Up to ten times a GPU's memory may be promised.

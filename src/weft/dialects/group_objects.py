@@ -30,20 +30,20 @@ AS_ONE = "PodGroup"
 
 
 class GangPolicy(Api, frozen=True, gc=False):
-    """spec.schedulingPolicy.gang."""
+    """The field spec.schedulingPolicy.gang of a Kubernetes PodGroup."""
 
     min_count: Any = 0
 
 
 class PodGroupPolicy(Api, frozen=True, gc=False):
-    """spec.schedulingPolicy: exactly one of the fields is set."""
+    """The field spec.schedulingPolicy of a Kubernetes PodGroup: either `basic` or `gang` is set."""
 
     basic: dict[str, Any] | None = None
     gang: GangPolicy | None = None
 
 
 class TopologyConstraint(Api, frozen=True, gc=False):
-    """One entry of spec.schedulingConstraints.topology."""
+    """One entry of the field spec.schedulingConstraints.topology of a Kubernetes PodGroup."""
 
     key: str = ""
 
@@ -69,8 +69,8 @@ class PodGroupSpec(Api, frozen=True, gc=False):
 
 
 class PodGroupStatus(Api, frozen=True, gc=False):
-    """status of a PodGroup, as far as Weft writes it: `conditions` of Kubernetes' own PodGroups,
-    the other fields of those of scheduler-plugins."""
+    """status of a PodGroup, as far as Weft writes it: `conditions` for Kubernetes' own PodGroups,
+    the other fields for those of scheduler-plugins."""
 
     conditions: list[Condition] | None = None
     phase: Any = ""

@@ -43,7 +43,8 @@ _MODES = ("Strict", "NonStrict")
 _MATCHES = ("only-waiting", "waiting-and-running", "once-satisfied")
 
 BY_OWNER, BY_ITSELF = "owner", "none"
-"""Values of `weft.dev/gang`: the pods of the pod's owner are its group, or it has no group."""
+"""Values of `weft.dev/gang`. "owner": the pod's group is all pods of its owner; "none": the pod has
+no group."""
 JOB_SET, JOB_SET_JOBS = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/global-replicas"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
@@ -107,8 +108,8 @@ def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
 
 
 def could_have_by_namespace(pod: PodManifest) -> bool:
-    """Return True if the pod has a group by its owner once its namespace has `weft.dev/gang:
-    owner`."""
+    """Return True if the pod would be in a group, that of its owner, if its namespace had
+    `weft.dev/gang: owner`."""
     labels = pod.metadata.labels
     return bool(labels) and not _OWNED.isdisjoint(labels or ())
 
@@ -133,7 +134,7 @@ def group_of(
             f"it declares its group in the form of {said}: the first counts; keep one of them"
         )
     if len(name) > MOST_LETTERS:
-        text = f"{words.where[system]} has {len(name):,} letters, and {MOST_LETTERS} are the most"
+        text = f"{words.where[system]} has {len(name):,} characters, more than {MOST_LETTERS}"
         words.warn(f"{text}: the pod waits; shorten it")
         return words.of(Gang(system, words.namespace, name[:MOST_LETTERS]))
     return words.read(system, name)
@@ -221,7 +222,7 @@ class _Words:
             total = self._size(f"annotation {KOORDINATOR_TOTAL}", said[KOORDINATOR_TOTAL])
             if 0 < total < least:
                 few = f"annotation {KOORDINATOR_TOTAL} is {total}, fewer than {key}: {least}"
-                self.warn(f"{few}: {least} pods are waited for")
+                self.warn(f"{few}: Weft waits for {least} pods")
         for field, allowed in ((KOORDINATOR_MODE, _MODES), (KOORDINATOR_MATCH, _MATCHES)):
             if said.get(field, allowed[0]) not in allowed:
                 which = " or ".join(allowed)
@@ -251,7 +252,7 @@ class _Words:
         if others:
             beside = ", ".join(_shown(each) for each in others[:3]) + ", …" * (len(others) > 3)
             self.warn(
-                f"annotation {KOORDINATOR_GROUPS} names {beside} beside its own group: each of "
+                f"annotation {KOORDINATOR_GROUPS} names {beside} besides its own group: each of "
                 "these groups starts on its own"
             )
 
@@ -274,7 +275,7 @@ class _Words:
             return f"Job/{job}"
         if self._itself and not self._owner:
             text = f"annotation {GANG} is {BY_OWNER}, and the pod has no owner that Weft supports"
-            self.warn(f"{text}: it gets its place alone")
+            self.warn(f"{text}: it is placed alone")
         return self._owner if self._itself else ""
 
     def _read_owner(self, name: str) -> GroupWords:

@@ -138,7 +138,7 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     if not count:
         notes.append(f"container {name}: {GPU} is missing and counts as 1")
     if mib and share:
-        notes.append(f"container {name}: {MEM_PERCENT} is ignored beside {MEM}")
+        notes.append(f"container {name}: {MEM_PERCENT} is ignored, as {MEM} is set too")
     memory = WHOLE_CARD
     if mib:
         memory = GpuMemoryRequest("mib", mib)

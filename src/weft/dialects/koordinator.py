@@ -291,7 +291,7 @@ def _exact(
     near = gpu.memory_mib // 50 + 1  # the ratio is rounded to percent, bytes by the driver
     if by_bytes and by_ratio and abs(min(by_bytes, gpu.memory_mib) - by_ratio) > near:
         wrong.append(
-            f"{ALLOCATED} says {by_bytes:,} MiB of GPU {gpu.index}, and by its ratio {by_ratio:,}"
+            f"{ALLOCATED} says {by_bytes:,} MiB of GPU {gpu.index}, its ratio says {by_ratio:,} MiB"
         )
     # Koordinator and Weft may round a percentage to MiB that differ by one; cores are whole
     # percent.

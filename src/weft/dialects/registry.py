@@ -272,8 +272,8 @@ def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
 
 
 def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyPod:
-    """Return the pod with the labels and annotations in `kept` instead of its present ones of that
-    kind."""
+    """Return the pod with the labels and annotations in `kept` instead of its present ones that
+    `kept_of` returns."""
     own = kept_of(manifest, asking=asking)
     if own == kept:
         return manifest
@@ -344,7 +344,7 @@ class PossibleRequests(NamedTuple):
 
 
 def possible_requests(manifest: PodManifest, settings: DialectSettings) -> PossibleRequests:
-    """Return the readings of a pod's resources by each system that it names. Never raises
+    """Return how each system whose resources the pod names reads these. Never raises
     `BadInputError`.
 
     What a system cannot read counts as one card for each unit, so that no quota sees too few.

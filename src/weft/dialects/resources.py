@@ -296,8 +296,8 @@ def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> 
 
 
 def peak(amounts: Sequence[tuple[Role, int]]) -> int:
-    """Return the largest sum that runs at any moment of the pod's life; `amounts` are in the order
-    of `slots`."""
+    """Return the largest sum, at any moment of the pod's life, over the containers that run then;
+    `amounts` are in the order of `slots`."""
     running = highest = mains = 0
     for role, value in amounts:
         if role == "main":

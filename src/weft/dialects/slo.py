@@ -58,7 +58,7 @@ def _ignored(name: str, text: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """Return the number in the text; None if it is not above 0 and at most 1e12."""
+    """Return the number in the text; None if it is not a number above 0 and at most 1e12."""
     try:
         value = decimal_number(text.strip()) if len(text) <= _LONGEST else 0.0
     except ValueError:

@@ -382,7 +382,7 @@ def _check(layout: ContainerRequests) -> None:
     for gpu_request in layout.gpu_requests:
         most = MOST_GPU_MIB * (MOST_GPUS if gpu_request.split else 1)
         if (value := gpu_request.memory.value) > most:
-            wrong = f"{value:,} of a GPU's memory in all: none has more than {most:,} MiB"
+            wrong = f"{value:,} of a GPU's memory in all: no GPU has more than {most:,} MiB"
             raise BadInputError("spec.containers", wrong)
 
 

@@ -125,7 +125,7 @@ class Volcano(BaseDialect):
         older = any(asked_of(slot, OLD) for slot in mains)
         if older and any(asked_of(slot, VGPU) for slot in mains):
             raise BadInputError(
-                "spec.containers", f"asks by {OLD_MEM} or {OLD_NUMBER} beside {NUMBER}; keep one"
+                "spec.containers", f"asks by {OLD_MEM} or {OLD_NUMBER}, and by {NUMBER}; keep one"
             )
         notes = [
             f"container {slot.container.name}: Volcano gives init containers no GPU"
@@ -317,7 +317,7 @@ def _ask(slot: ContainerSlot, factor: int, notes: list[str]) -> GpuRequest | Non
     if not count:
         notes.append(f"container {name}: {NUMBER} is missing and counts as 1")
     if mib and share:
-        notes.append(f"container {name}: {MEM_PERCENT} is ignored beside {MEM}")
+        notes.append(f"container {name}: {MEM_PERCENT} is ignored, as {MEM} is set too")
     memory = WHOLE_CARD
     if mib:
         memory = GpuMemoryRequest("mib", mib)

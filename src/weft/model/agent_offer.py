@@ -8,8 +8,8 @@ from weft.model.ceilings import MOST_LETTERS
 
 NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG = "none", "time-slicing", "mps", "hook", "mig"
 ISOLATIONS = (NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG)
-"""Modes that limit a container's use of a GPU to its share; a pod requests one by
-`weft.dev/isolation`."""
+"""Isolation modes: ways to limit a container's use of a GPU to its share, and "none" and
+"time-slicing", which do not limit it. A pod requests a mode by `weft.dev/isolation`."""
 
 WITHOUT_AGENT = (NO_ISOLATION, TIME_SLICING)
 """Modes that a node without an agent offers too: no limit, and the GPU's own time-slicing among

@@ -56,11 +56,12 @@ class DeliveredContainer(msgspec.Struct, frozen=True):
 class DeliveryRecord(msgspec.Struct, frozen=True):
     """A pod's delivery: its UID, node, isolation mode, and what each container gets.
 
-    `cards` are by index. Containers that request no GPU are left out. `isolation` is the mode that
-    the pod requests by `weft.dev/isolation`, "" if the node chooses. Containers of one card may be
-    promised more of it together than `cards` says: init containers end before the others begin, and
-    containers of a pod that asks as one (Genius, Kube-Knots) may each use all of it. `version` is
-    raised when an older agent could misread the record; such an agent refuses it.
+    `cards` are in the order of the GPUs' indexes. Containers that request no GPU are left out.
+    `isolation` is the mode that the pod requests by `weft.dev/isolation`, "" if the node chooses.
+    Containers of one card may be promised more of it together than `cards` says: init containers
+    end before the others begin, and containers of a pod that asks as one (Genius, Kube-Knots) may
+    each use all of it. `version` is raised when an older agent could misread the record; such an
+    agent refuses it.
     """
 
     pod: str
@@ -103,7 +104,7 @@ def problem_of(record: DeliveryRecord) -> str:
     if len(record.cards) > MOST_CARDS or len(record.containers) > MOST_CONTAINERS:
         return (
             f"it names {len(record.cards):,} GPUs and {len(record.containers):,} containers; "
-            f"at most {MOST_CARDS:,} and {MOST_CONTAINERS:,} can be"
+            f"at most {MOST_CARDS:,} and {MOST_CONTAINERS:,} are possible"
         )
     return _problem_of_cards(record.cards) or _problem_of_containers(record)
 

@@ -40,7 +40,8 @@ ANY_MODEL = "*"
 """GPU model of a table that applies to every model without a table of its own, as does ""."""
 
 UNSEEN_MODEL = 1.5
-"""Factor on the distance of bounds from the mean on a GPU model without measurements."""
+"""Factor by which the distance of an upper bound from its mean is widened for a GPU model without
+measurements."""
 
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.0391, 0.2724
 """Log slowdown of an unknown pair and its upper bound: those of the hinge rule (no loss up to a
@@ -173,8 +174,9 @@ class InterferenceView:
         return self._index.get(application, self.unknown)
 
     def of(self, gpu_model: str) -> CardTable:
-        """Return the pairs on a GPU model. A model without measurements gets the values for any
-        model; if there are none, the worst of all other models, with widened bounds.
+        """Return the predictions for all pairs on a GPU model. A model without measurements gets
+        the values for any model; if there are none, the worst of all other models, with widened
+        bounds.
         """
         return self._cards.get(normalized(gpu_model), self._elsewhere)
 

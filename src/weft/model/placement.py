@@ -9,7 +9,7 @@ from weft.model.slowdown_limit import SlowdownLimit
 class Share(msgspec.Struct, frozen=True, gc=False):
     """A GPU request's part of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
-    `gpu_request` is the index into the pod's GPU requests, `gpu` the index on the node.
+    `gpu_request` is the index into the pod's GPU requests, `gpu` the GPU's index on its node.
     """
 
     gpu_request: int

@@ -217,8 +217,8 @@ def _rules_in(terms: Sequence[Term]) -> int:
 
 
 PREFERENCES_PERCENT = 2
-"""Default range within which pods' preferences decide: below the best score by this percentage of
-the scores' range."""
+"""Default range of scores within which pods' preferences decide: from the best score down by this
+percentage of the difference between best and worst."""
 
 
 class Preferences(msgspec.Struct, frozen=True, gc=False):
@@ -319,15 +319,16 @@ WHOLE_CARD = GpuMemoryRequest(kind="whole")
 
 
 class GpuRequest(msgspec.Struct, frozen=True, gc=False):
-    """`count` distinct GPUs, each with this memory and `milli` thousandths of its cores.
+    """One demand for `count` distinct GPUs, each with this memory and `milli` thousandths of its
+    cores.
 
     `whole` asks for idle cards and charges all of each; `memory` is then the least they must have.
     `split` makes `memory` the total, spread over the fewest GPUs that hold it together
     (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be free
     beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the card) is
-    charged if `memory` is less, as earlier runs needed it; such a GPU request never borrows.
-    `expected_mib` is the most that pods like this one were seen to use, 0 if unknown: this much
-    must be free if memory is lent, whatever the pod requests.
+    charged if `memory` is less, as earlier runs needed it; such a GPU request never uses lent
+    memory. `expected_mib` is the most that pods like this one were seen to use, 0 if unknown: this
+    much must be free if memory is lent, whatever the pod requests.
     """
 
     count: int = 1
@@ -545,7 +546,9 @@ def _decimal(text: str | int | float, where: str) -> Decimal:
         )
     number, exponent, suffix = match.groups()
     if len(number) > 40 or (exponent and (len(exponent) > 4 or abs(int(exponent[1:])) > 40)):
-        raise BadInputError(where, f"{str(text)[:40]!r} is out of all proportion for a quantity")
+        raise BadInputError(
+            where, f"{str(text)[:40]!r} is far too large or too small for a quantity"
+        )
     return Decimal(number + (exponent or "")) * _SUFFIX[suffix]
 
 

@@ -96,8 +96,8 @@ class NodeStorage(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoneDisk(msgspec.Struct, frozen=True, gc=False):
-    """A disk given in the pod itself. A node takes one pod that uses it, or several that only read
-    it. `monitors` name the cluster of an RBD image."""
+    """A disk that the pod's spec names directly, without a claim. A node takes one pod that uses
+    it, or several that only read it. `monitors` name the cluster of an RBD image."""
 
     kind: str
     name: str

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 OTHERS = "(others)"
-"""The sum of all groups that have no series of their own in metrics."""
+"""Name for the sum of all groups that have no series of their own in metrics."""
 
 OTHER_QUEUE = "other"
-"""The sum, in metrics, of all queues that the configuration does not name."""
+"""Name in metrics for the sum of all queues that the configuration does not name."""
 OTHER_QUEUES = f"{OTHER_QUEUE} queues"
 """Used instead of `OTHER_QUEUE` if a configured queue has that name; no queue can be called
 `OTHER_QUEUES`."""

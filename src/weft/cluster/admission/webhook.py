@@ -124,7 +124,7 @@ class WebhookServer:
         if (request.method, request.path) == ("GET", "/healthz"):
             return HttpAnswer(200, b"ok", "text/plain")
         if (request.method, request.path) != ("POST", PATH):
-            return _problem(404, f"POST {PATH} and GET /healthz are answered")
+            return _problem(404, f"only POST {PATH} and GET /healthz are answered")
         body = bytearray()
         async for part in request.content.iter_any():
             body += part

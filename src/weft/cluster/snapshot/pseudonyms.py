@@ -17,7 +17,7 @@ class Pseudonyms:
     """Collects every name first, returning it unchanged; after `allot`, returns pseudonyms.
 
     `words` are returned unchanged by `word`. `sorted_names` are always hashed, since their order
-    matters. `uuids` are GPU UUIDs of unusual form."""
+    matters. `uuids` are the GPUs' UUIDs, some of which may have an unusual form."""
 
     def __init__(
         self, words: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]

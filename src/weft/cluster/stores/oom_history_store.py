@@ -109,7 +109,7 @@ class OomHistoryStore(StoredValue):
         self._news.set()
         oom_record = self._known.get(workload, OomRecord(0, 0))
         charge = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
-        log.info("after an out-of-memory end, the workload's next pod is %s", charge)
+        log.info("a pod ran out of GPU memory: its workload's next pod is %s", charge)
 
     def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         return [self._run(config_map), self._remind()]
