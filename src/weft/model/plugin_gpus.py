@@ -22,8 +22,8 @@ class GivenGpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PluginGpus(msgspec.Struct, frozen=True):
-    """What pods of a node hold of its GPUs: `cards` are UUIDs of GPUs and MIG instances; `pods`
-    has, by a pod's UID, what it holds of which card."""
+    """GPUs that pods of a node hold: `cards` are UUIDs of GPUs and MIG instances; `pods` has, by a
+    pod's UID, what the pod holds of which card."""
 
     cards: tuple[str, ...] = ()
     pods: dict[str, tuple[GivenGpu, ...]] = {}
