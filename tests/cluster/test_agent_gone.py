@@ -17,7 +17,7 @@ FIRST, SECOND = "gone-a", "gone-b"
 WITHIN_S = 15.0
 _EVERY_S = 0.5
 _LOOKED_AT_S = 20.0
-TOLD = "no agent delivers shares there now, since "
+TOLD = "no agent delivers shares on the node now, since "
 
 
 @contextlib.contextmanager

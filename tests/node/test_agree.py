@@ -272,7 +272,8 @@ def test_a_node_whose_agent_does_not_come_back_attracts_nobody(
         process.kill()
         killed_s = time.monotonic()
         said: Objects = []
-        while not any("no agent delivers shares there now, since" in state_of(p) for p in said):
+        told = "no agent delivers shares on the node now, since"
+        while not any(told in state_of(p) for p in said):
             assert time.monotonic() - killed_s < AGREE_S + 1  # the message's own way
             node.create([asking(f"p-{len(said)}", limits)], namespace, bind=False)
             time.sleep(_POLL_S)

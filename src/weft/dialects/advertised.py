@@ -5,8 +5,8 @@ Each dialect converts one card to its units (`BaseDialect.card_units`), the inve
 pods beyond the sum, so the sum must be all that may be promised: the ledger decides, the kubelet is
 a backstop.
 
-A card cut into MIG instances keeps its memory. Resources that count cards or cores have it once for
-each instance, so that each instance can be given to a pod.
+A card cut into MIG instances counts with its own memory. In resources that count cards or cores it
+counts once for each instance, so that each instance can be given to a pod.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,14 +17,13 @@ from weft.dialects.registry import dialect
 from weft.model import Gpu
 
 CardUnits = Mapping[str, int]
-"""Units by resource name."""
+"""The amount of each resource that one card counts as, by resource name."""
 
 
 class AdvertisedCard(NamedTuple):
     """One card and its amounts by resource name.
 
-    A card cut into instances cannot be used whole; it is in service while one of its instances
-    is.
+    A card cut into instances cannot be used whole; it is in service while any of its instances is.
     """
 
     gpu: Gpu
@@ -33,7 +32,8 @@ class AdvertisedCard(NamedTuple):
 
 
 class AdvertisedAmounts(NamedTuple):
-    """A node's amounts by resource name, and how much of each is in service."""
+    """A node's amounts by resource name: all of it (`capacity`), and what is in service
+    (`allocatable`)."""
 
     capacity: dict[str, int]
     allocatable: dict[str, int]
@@ -60,7 +60,7 @@ def advertised_cards(
 
 
 def amounts_of(cards: Iterable[AdvertisedCard]) -> AdvertisedAmounts:
-    """Return the sums over all cards, and over those in service."""
+    """Return the amount of each resource, summed over all cards and over those in service."""
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     for card in cards:

@@ -1,9 +1,9 @@
 """Alnair: GiB of GPU memory rounded to the nearest, and percent of a card's cores.
 
-Alnair's scheduler compares the pod's total with one card, so one card serves the whole pod. Its
-device plugin picks memory and cores on unrelated cards; Weft gives both on the card it chose, under
-the names that the plugin writes. If the plugin runs and has picked cards itself, its choice
-counts.
+Alnair's scheduler compares the pod's total with one card, so one card serves the whole pod.
+Alnair's device plugin may pick memory on one card and cores on another; Weft gives both on the card
+that it chose, and writes the plugin's annotations. If the plugin runs and has picked cards itself,
+the plugin's choice counts.
 """
 
 import hashlib
@@ -35,7 +35,8 @@ NODE_UNITS = ("ai.centaurus.io/vitual-gpu-count", "ai.centaurus.io/virtual-gpu-c
 
 
 class Alnair(BaseDialect):
-    """Alnair's dialect: memory in units of 1 GiB, half rounded up; ties go to the first UUID."""
+    """Alnair's dialect: memory in units of 1 GiB, half rounded up; of equally good cards the one
+    with the first UUID is taken."""
 
     name = "alnair"
     title = "Alnair"
@@ -49,7 +50,7 @@ class Alnair(BaseDialect):
     written_on_nodes = (NODE_COUNT, NODE_UUIDS, *NODE_UNITS)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return one card's GiB, rounded to the nearest, and percent of cores."""
+        """Return one card's GiB of memory, rounded to the nearest, and its percent of cores."""
         return {MEMORY: settings.promised((gpu.memory_mib + 512) // 1024), COMPUTE: 100 * pieces}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
@@ -75,9 +76,9 @@ class Alnair(BaseDialect):
         """Return the timestamp annotation of Alnair's scheduler, and the variables of its device
         plugin.
 
-        The device plugin's annotations are left out: it looks for pods without them, and crashes if
-        there are none. If Weft's agent replaces the plugin, `annotate_started` writes them
-        later.
+        The device plugin's annotations are left out: the plugin looks for pods without them, and
+        crashes if it finds no such pod. If Weft's agent replaces the plugin, `annotate_started`
+        writes them later.
         """
         requests = {c.name: c.asked for c in request.containers if c.asked}
         env = {
@@ -97,9 +98,9 @@ class Alnair(BaseDialect):
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """Return what Alnair's device plugin writes at Allocate: an identifier for each unit of the
-        card, the first that no other pod has, and a short one for each container that requests
-        memory."""
+        """Return the annotations that Alnair's device plugin writes at Allocate: an identifier of
+        the card for each GiB that the pod requests, the first that no other pod has, and a short
+        identifier for each container that requests memory."""
         memory = request.shape.gpu_requests[0].memory if request.shape.gpu_requests else None
         has = pod.metadata.annotations or {}
         if memory is None or memory.kind != "units" or not placement.shares or GPU_ID in has:
@@ -117,10 +118,11 @@ class Alnair(BaseDialect):
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
     ) -> dict[str, dict[str, str]]:
-        """Replace identifiers by those that Alnair's device plugin gave, after which its folders
-        are named.
+        """Replace each ALNAIR_ID by the identifier that Alnair's device plugin gave the container
+        and named a folder after.
 
-        The plugin gives one to each container that requests memory, in the order of their start.
+        The plugin gives an identifier to each container that requests memory, in the order of their
+        start.
         """
         text = (pod.metadata.annotations or {}).get(OWN_ID, "")
         ids = listed_parts(text) if len(text) <= MOST_LETTERS else []
@@ -186,13 +188,14 @@ def _environment(uuid: str, alnair_id: str) -> dict[str, str]:
 
 
 def _short_id(uid: str, container: str) -> str:
-    """Return five characters, like Alnair's random ones, but the same after a restart."""
+    """Return a container's identifier: five characters, like Alnair's random ones, but the same
+    after a restart of Weft."""
     return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:5]
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs in Alnair's node annotations; None without them. Units are 1 GiB, half
-    rounded up, one number for each GPU or one for all."""
+    """Return the GPUs in Alnair's node annotations; None without these. Sizes are in units of 1
+    GiB, half rounded up: one number for each GPU, or one for all GPUs."""
     annotations = node.metadata.annotations or {}
     if NODE_COUNT not in annotations:
         return None
@@ -203,7 +206,9 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     if not count or not units:
         return None
     if count > MOST_GPUS or max(units) * 1024 > MOST_GPU_MIB:
-        raise BadInputError(NODE_COUNT, f"{count} GPUs of {max(units)} GiB: no node has that")
+        raise BadInputError(
+            NODE_COUNT, f"{count} GPUs of {max(units)} GiB are more than a node has"
+        )
     if any(len(uuid) > MOST_LETTERS for uuid in uuids):
         raise BadInputError(NODE_UUIDS, f"a UUID has more than {MOST_LETTERS} characters")
     cards = []
@@ -216,7 +221,8 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def node_annotations(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return a node's annotations as the device plugin writes them, the count in both spellings."""
+    """Return the annotations about these GPUs that the device plugin writes on a node, with both
+    spellings of the units' name."""
     cards = [gpu for gpu in gpus if gpu.parent is None]
     units = ",".join(str((card.memory_mib + 512) // 1024) for card in cards)
     return {

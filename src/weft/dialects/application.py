@@ -25,7 +25,7 @@ class ApplicationClues(NamedTuple):
 
 
 def image_name(image: str) -> str:
-    """Return the image's name without registry, tag and digest, which stays when the image is moved
-    or rebuilt."""
+    """Return the image's name without registry, tag and digest, so that it stays the same when the
+    image is moved or rebuilt."""
     path = image.partition("@")[0].rpartition("/")[2]
     return path.partition(":")[0]

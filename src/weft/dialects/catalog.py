@@ -46,12 +46,12 @@ ASKING_ANNOTATIONS = frozenset(name for system in ALL for name in system.asking_
 """Annotations by which pods request GPUs."""
 _KEPT = tuple(name for system in ALL for name in system.kept_marks)
 KEPT_NAMES = frozenset({*ASKING_LABELS, *ASKING_ANNOTATIONS, *(n for n in _KEPT if n[-1] != "*")})
-"""Labels and annotations of bound pods whose first seen values count; more have the prefixes in
-`_KEPT_BEGINNINGS`."""
+"""Labels and annotations of a bound pod of which the value that Weft saw first counts, whatever is
+written later. Names that begin as in `_KEPT_BEGINNINGS` are treated alike."""
 _KEPT_BEGINNINGS = tuple(name[:-1] for name in _KEPT if name[-1] == "*")
 AGENT_ANNOTATIONS = tuple(system.agent_annotation for system in ALL if system.agent_annotation)
-"""Annotations in which a system's agent on the node writes the card that it gave, whatever Weft
-chose."""
+"""Annotations in which a system's agent on the node writes the card that it gave a pod, which may
+differ from the card that Weft chose."""
 
 
 def is_kept_mark(name: str) -> bool:
@@ -61,7 +61,8 @@ def is_kept_mark(name: str) -> bool:
 
 
 def kept_words(words: Mapping[str, str] | None) -> dict[str, str]:
-    """Return those of a bound pod's labels or annotations whose first seen values count."""
+    """Return those of a bound pod's labels or annotations of which the value seen first counts:
+    they request GPUs, or name the GPUs that the pod has."""
     if not words:
         return {}
     return {
@@ -73,7 +74,7 @@ def kept_words(words: Mapping[str, str] | None) -> dict[str, str]:
 
 def kept_marks(words: Mapping[str, str] | None) -> dict[str, str]:
     """Return those of a bound pod's labels or annotations in which a system that runs next to Weft
-    writes its GPUs."""
+    writes the pod's GPUs."""
     return {name: text for name, text in kept_words(words).items() if is_kept_mark(name)}
 
 

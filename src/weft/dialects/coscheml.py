@@ -1,8 +1,7 @@
 """Co-scheML: gpushare pods whose container names say which application they run.
 
-The first container name that Co-scheML knows counts; the interference table spells two of the
-twelve differently. Used only if an interference table is configured; otherwise such pods are read
-as gpushare's.
+The first container name that Co-scheML knows counts (`APPLICATIONS`). This dialect is used only if
+an interference table is configured; otherwise such pods are read as gpushare's.
 """
 
 from weft.dialects.dialect import DialectSettings
@@ -28,7 +27,8 @@ APPLICATIONS = {
 
 
 def application_of(pod: PodManifest) -> str:
-    """Return the interference table's key for this pod; "" for an application it does not know."""
+    """Return the interference table's key for this pod; "" if no container has the name of a known
+    application."""
     for container in pod.spec.containers:
         if container.name in APPLICATIONS:
             return APPLICATIONS[container.name]
@@ -36,8 +36,8 @@ def application_of(pod: PodManifest) -> str:
 
 
 class CoschemlDialect(Gpushare):
-    """gpushare's dialect with an application in each request; GPU choice and ties are
-    gpushare's."""
+    """gpushare's dialect with an application in each request; GPUs are chosen, and ties broken, as
+    in gpushare."""
 
     name = "coscheml"
 

@@ -1,7 +1,7 @@
 """Makes delivery records of bound pods, and checks the record that a pod carries.
 
-Without an admission policy, any user who may write a pod may write its record. So a node compares a
-record with the pod's own requests and with its placement (`why_not_due`).
+Without an admission policy, any user who may write a pod may write its record. So the agent on a
+node compares a record with the pod's own requests and with its placement (`why_not_due`).
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,8 @@ def derived_record(
     """Return the record of a bound pod without one, placed by another system's scheduler or an
     older Weft.
 
-    None if the pod asks for no GPU, or it is unknown which GPU it has. Raises `BadInputError` for a
-    pod that cannot be read.
+    None if the pod asks for no GPU, or if it is unknown which GPU the pod has. Raises
+    `BadInputError` for a pod that cannot be read.
     """
     request, placement = read_bound(pod, node, settings)
     if placement is None or not placement.shares:
@@ -127,19 +127,19 @@ def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequ
 
 
 def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, limited: bool) -> str:
-    """Return what the container is granted beyond `due`, "" if nothing; `limited`: it requests an
-    amount of memory."""
+    """Return what the record grants the container beyond `due`, "" if nothing; `limited`: the
+    container requests an amount of memory."""
     own = container.shares
     if [(s.gpu, s.uuid, s.milli) for s in own] != [(s.gpu, s.uuid, s.milli) for s in due.shares]:
         return "has other GPUs, or other amounts of their cores, than it asks for"
     if limited and any(
         d.memory_mib > s.memory_mib == 0 for s, d in zip(own, due.shares, strict=False)
     ):
-        return "has no limit of its memory, and asks for a part of a GPU"
+        return "has no memory limit, although it asks for a part of a GPU"
     visible = container.env.get(_VISIBLE, "")
     named = {name for share in own for name in (share.uuid, str(share.gpu))}
     if visible not in NO_DEVICES and not named.issuperset(visible.split(",")):
-        return f"would see {visible[:80]!r}, which is not its share"
+        return f"would see GPUs {visible[:80]!r}, which are not those of its share"
     return ""
 
 
@@ -148,8 +148,8 @@ def _amounts(card: DeliveredCard) -> tuple[int, str, int, int]:
 
 
 def _spent_twice(record: DeliveryRecord, request: PodRequest) -> str:
-    """Return that containers which run together have more memory of a GPU than their pod, as a
-    sentence; "" if they do not."""
+    """Return a sentence if containers that run at the same time have more memory of a GPU than
+    their pod; else ""."""
     stay = {container.name for container in request.containers if not container.init}
     for card in record.cards:
         together = (

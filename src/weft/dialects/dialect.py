@@ -1,4 +1,4 @@
-"""The contract of a dialect: how one system's pods request GPUs and are told which they got.
+"""The contract of a dialect: how one system's pods request GPUs and learn which GPUs they got.
 
 A dialect is stateless. `parse` turns a manifest into a `PodRequest`; `write` turns a placement into
 that system's marks, the annotations and labels that say which GPUs a pod has; `read` turns the
@@ -18,16 +18,16 @@ Compat = Literal["sane", "exact"]
 
 
 class DialectSettings(msgspec.Struct, frozen=True):
-    """Cluster-wide choices a dialect needs.
+    """Cluster-wide settings that a dialect needs.
 
     `gpushare_unit`: what one `aliyun.com/gpu-mem` is; `auto` decides by the value (over 192 is
     MiB), `node` leaves it to each node, and to the value only if a node's unit is unknown.
-    `interference_table`: whether one is configured, which makes gpushare pods with a known
-    application coscheml's. `compat`: `exact` reproduces the original systems' quirks where golden
-    vectors exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is (its plugin's
-    gpuMemoryFactor). `lends`: whether more may be promised than a card has. If so, resources that
-    ask for GPUs are also counted as the kubelet counts them, since it refuses pods beyond what its
-    node advertises.
+    `interference_table`: whether such a table is configured; if so, gpushare pods with a known
+    application are read as coscheml's. `compat`: `exact` reproduces the original systems' quirks
+    where golden vectors exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is
+    (its plugin's gpuMemoryFactor). `lends`: whether more memory may be promised than a card has. If
+    so, resources that ask for GPUs are also counted as the kubelet counts them, since a kubelet
+    refuses pods beyond what its node advertises.
     """
 
     gpushare_unit: Literal["auto", "node", "GiB", "MiB"] = "auto"
@@ -38,13 +38,14 @@ class DialectSettings(msgspec.Struct, frozen=True):
 
 
 class UnitSettings(msgspec.Struct, frozen=True):
-    """Choices of how a node counts its GPUs for the kubelet.
+    """Settings that say how a node counts its GPUs for the kubelet.
 
     `promised_permille`: how much of a card's memory may be promised, in thousandths of it: more
-    than 1000 if memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is there.
+    than 1000 if memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is on that node.
     `all_spellings`: whether resources are advertised under their older names as well. `gpu_parts`:
-    how many pods may have a part of one `nvidia.com/gpu`; 1 if it is always a whole card.
-    `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is.
+    as how many `nvidia.com/gpu` each card is advertised, so that as many pods can share the card; 1
+    if pods always get whole cards. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory`
+    is.
     """
 
     promised_permille: int = 1000
@@ -54,7 +55,7 @@ class UnitSettings(msgspec.Struct, frozen=True):
     volcano_memory_factor: int = 1
 
     def promised(self, units: int) -> int:
-        """Return how many of these units of memory may be promised."""
+        """Return how many units of memory may be promised of a card that has so many `units`."""
         return units * self.promised_permille // 1000
 
 
@@ -83,7 +84,8 @@ class Dialect(Protocol):
         ...
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the request, or `BadInputError` naming field and value."""
+        """Return the request; raise `BadInputError`, naming field and value, if the pod cannot be
+        read."""
         ...
 
     def write(

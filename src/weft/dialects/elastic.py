@@ -1,8 +1,9 @@
 """Elastic GPU and its predecessor nano-gpu: percent of a card's cores, and MiB of its memory.
 
-Each container has GPUs of its own. From 100 percent on it gets whole cards: as in Elastic GPU, its
-memory request and the percent beyond the last full hundred are ignored, here with a warning.
-Elastic GPU's fault of placing containers without a GPU request is kept for `exact` only.
+Each container has GPUs of its own. A container that asks for 100 percent or more gets whole cards:
+as in Elastic GPU, its memory request and the percent beyond the last full hundred are ignored, here
+with a warning. Elastic GPU also gives a GPU to containers that request none; Weft does so only with
+compat `exact`.
 """
 
 import hashlib
@@ -57,8 +58,8 @@ _NODE_RESOURCES = (
 
 
 class Elastic(BaseDialect):
-    """Elastic GPU's dialect: one GPU, or n whole ones, for each container; ties go to the highest
-    index."""
+    """Elastic GPU's dialect: one GPU, or n whole ones, for each container; of equally good cards
+    the one with the highest index is taken."""
 
     name = "elastic"
     title = "Elastic GPU"
@@ -72,8 +73,8 @@ class Elastic(BaseDialect):
     )
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return one card's 100 percent of cores and its MiB, under the documented names or all
-        that are read."""
+        """Return one card's 100 percent of cores and its MiB, under the two documented names, or
+        under all names that Weft reads."""
         cores = dict.fromkeys(CORE, 100 * pieces)
         memory = {
             name: settings.promised(gpu.memory_mib // mib) for name, mib in MEMORY_MIB.items()
@@ -148,8 +149,8 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 
 def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
-    """Return the container's amount in any of several spellings; the largest, with a warning, if it
-    uses several."""
+    """Return the container's amount of a resource that has several names; if it uses several of
+    them, the largest amount, with a warning."""
     set_names = [name for name, value in values.items() if value]
     if len(set_names) > 1:
         notes.append(
@@ -165,8 +166,8 @@ def agent_hash(device_ids: Iterable[str]) -> str:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs by Elastic GPU's allocatable cores (100 a card) and MiB, divided evenly; None
-    without them."""
+    """Return GPUs of equal size by the node's allocatable cores (100 per card) and MiB of Elastic
+    GPU; None without these."""
     allocatable = node.status.allocatable or {}
     for cores, memory in _NODE_RESOURCES:
         count = quantity(allocatable, cores) // 100

@@ -1,24 +1,25 @@
-"""Decides what a bound pod is charged by its annotations and labels, which may have been edited.
+"""Decides the charge of a bound pod from its annotations and labels, which may have been edited.
 
 Anyone who may change a pod may change its annotations, and the ledger is rebuilt from them. So no
-single one makes a charge smaller: what two of the pod's marks agree on stays its charge.
+single annotation makes a charge smaller: what two of the pod's *marks* (texts that give its GPUs)
+agree on stays its charge.
 
     marks of a placement           `weft.dev/placement`, its copy, the delivery record, the value
                                    that the running process first saw the pod bound with, the
                                    system's own marks
-    two of Weft's marks agree      they are charged; a third that differs is only reported
-    none agree                     on each GPU the largest amount that one of them says: an edit
-                                   moves nothing and frees nothing
-    the system's own marks differ  what they say is charged as well: its agent follows them
-    less than the spec asks        what the spec asks, without its labels if two marks agree
+    two of Weft's marks agree      what they say is charged; a third that differs is only reported
+    none agree                     on each GPU the largest amount in any mark is charged, so that an
+                                   edit frees nothing
+    the system's own marks differ  what they say is charged too: the system's agent follows them
+    less than the spec asks        what the spec asks is charged, ignoring labels if two marks agree
     fewer GPUs than the spec asks  the request is charged on every card of the node
-    a GPU that the node lacks      kept for its return, if two of Weft's marks say so
+    a GPU that the node lacks      stays charged until it returns, if two of Weft's marks name it
 
-All of it follows from API objects, except the value that the process first saw, which is believed
-first.
+All marks are read from API objects, except the value that the process first saw, which takes
+precedence.
 
 If a system's agent picks the card when the container starts (`BaseDialect.agent_annotation`), its
-annotation is believed, wherever Weft placed the pod.
+annotation counts, whichever card Weft chose.
 """
 
 from collections.abc import Sequence
@@ -33,14 +34,14 @@ from weft.model.delivery import decode_delivery
 
 BINDING = "its Binding"
 HeldShares = dict[tuple[int, int], Share]
-"""Shares by GPU request and GPU."""
+"""Shares, by the indexes of the GPU request and the GPU."""
 AnyPod = TypeVar("AnyPod", bound=PodManifest)
 Records = dict[str, tuple[Share, ...] | None]
 """The shares in each of Weft's annotations, by name; None for one that cannot be read."""
 
 
 class ChargedPlacement(NamedTuple):
-    """The placement that a bound pod is charged for by its annotations and labels.
+    """The placement for which a bound pod is charged, as its annotations and labels give it.
 
     Texts are sentences, "" for nothing. `edited`: what is wrong with the annotations. `moved`: the
     GPUs that the system's agent gave the pod instead of Weft's. `lost`: GPUs that the pod has and
@@ -94,12 +95,12 @@ def without_marks(pod: AnyPod) -> AnyPod:
 
 
 _Amounts = dict[int, tuple[int, int]]
-"""MiB and thousandths by GPU."""
+"""MiB of memory and thousandths of cores, by the GPU's index."""
 
 
 def _delivered(text: str, uid: str, node: str) -> _Amounts:
-    """Return the amounts that a delivery record charges this pod on this node; none if the record
-    is another pod's or node's, or cannot be read."""
+    """Return the amounts that a delivery record charges this pod on this node; {} if the record is
+    another pod's or node's, or cannot be read."""
     try:
         record = decode_delivery(text)
     except ValueError:
@@ -118,8 +119,8 @@ def _by_gpu(shares: Sequence[Share]) -> _Amounts:
 
 
 def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str = "") -> Records:
-    """Return the shares in each of Weft's annotations of this pod on this node; none if it has no
-    such annotation.
+    """Return the shares in each of Weft's annotations of this pod on this node; {} if the pod has
+    no such annotation.
 
     An annotation of another pod or node counts as damaged. `bound_with` is the value that two
     annotations agree on.
@@ -137,8 +138,8 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
 
 
 def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
-    """Return True if Weft's annotations are another pod's or name another node: all annotations
-    were copied, those of the pod's system as well."""
+    """Return True if Weft's annotations belong to another pod or name another node: then all of the
+    pod's annotations count as copied, those of its system too."""
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return True
     annotations = pod.metadata.annotations or {}
@@ -150,11 +151,11 @@ def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
 def weigh(
     request: PodRequest, node: Node, recorded: Records, own: Placement | None, system: str
 ) -> ChargedPlacement:
-    """Return the charge by the shares in Weft's annotations (`recorded`) and those in the
-    annotations of the pod's system (`own`).
+    """Return the charge that follows from the shares in Weft's annotations (`recorded`) and in
+    those of the pod's system (`own`).
 
-    If two of Weft's agree (`BINDING` is there, or both annotations are equal), its others are
-    ignored.
+    If two of Weft's annotations agree (`recorded` has `BINDING`, or both annotations are equal),
+    Weft's other annotations are ignored.
     """
     faults = _contradictions(recorded, own, system)
     sure = BINDING in recorded or (
@@ -178,7 +179,9 @@ def weigh(
         faults += _less(index, gpu_request, node, held, grown=sure)
         if _too_few(gpu_request, claimed):
             anywhere = True
-            faults.append(f"{_amounts(claimed)} is less than it asks: the rest may be on any card")
+            faults.append(
+                f"{_amounts(claimed)} is less than the pod asks for: the rest may be on any card"
+            )
             for gpu in node.gpus:
                 if gpu.parent is None:
                     _raise(held, asked_on(index, gpu_request, gpu))
@@ -188,8 +191,7 @@ def weigh(
 
 
 def moved(request: PodRequest, recorded: Records, own: Placement, mark: str) -> str:
-    """Return that the system's agent gave the pod other GPUs than Weft chose, as a sentence; "" if
-    it did not."""
+    """Return a sentence if the system's agent gave the pod other GPUs than Weft chose; else ""."""
     for shares in recorded.values():
         if shares and _places(shares) != _places(own.shares):
             assignment = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"
@@ -217,10 +219,11 @@ def _contradictions(recorded: Records, own: Placement | None, system: str) -> li
 def _less(
     index: int, gpu_request: GpuRequest, node: Node, held: HeldShares, *, grown: bool
 ) -> list[str]:
-    """Raise the charge on each GPU to what this GPU request asks of it; return what was less, as
-    sentences.
+    """Raise the charge on each GPU to at least what this GPU request asks of the GPU; return a
+    sentence for each charge that was less.
 
-    `grown`: too little of a percentage is not reported, for the card may have been smaller.
+    `grown`: less memory than a requested percentage is not reported, as the card may have been
+    smaller when the pod was placed.
     """
     grown = grown and (gpu_request.whole or gpu_request.memory.kind not in ("mib", "none"))
     faults = []
@@ -231,7 +234,7 @@ def _less(
         least = asked_on(index, gpu_request, gpu)
         _raise(held, least)
         if own.milli < least.milli or (own.memory_mib < least.memory_mib and not grown):
-            faults.append(f"{_amounts([own])} is less than it asks, {_amounts([least])}")
+            faults.append(f"{_amounts([own])} is less than the pod asks for, {_amounts([least])}")
     return faults
 
 

@@ -1,8 +1,8 @@
 """Finds GPU requests that no dialect reads: of other systems or vendors, or misspelled.
 
 A pod with such a request gets no GPU for it, and a warning. A resource that a device plugin counts
-is treated like every extended resource; one that needs a scheduler of its own, or that no known
-system has, keeps the pod pending.
+is treated like every extended resource. A resource that needs a scheduler of its own, or is named
+like a dialect's resources but unknown to Weft, keeps the pod pending.
 """
 
 import difflib
@@ -19,7 +19,7 @@ from weft.model import PodManifest
 
 class ForeignSystem(NamedTuple):
     """A system whose requests no dialect reads: the pattern of its resource names, and for messages
-    its `owner` in the genitive.
+    its `owner`, such as "Intel's device plugin's".
 
     `way_out` is a remedy, if the system needs a scheduler of its own.
     """
@@ -30,11 +30,11 @@ class ForeignSystem(NamedTuple):
 
 
 class ForeignRequest(NamedTuple):
-    """One resource or annotation that requests GPUs and is not placed; `text` says whose it is and
-    a remedy.
+    """One resource or annotation that requests GPUs and that Weft does not serve; `text` names its
+    system and a remedy.
 
-    `containers` request it, none for an annotation. `waits`: the pod stays pending because of
-    it.
+    `containers` are the names of the containers that request it, empty for an annotation. `waits`:
+    the pod stays pending because of it.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ForeignRequest(NamedTuple):
 
 
 _SYSTEMS = (
-    ForeignSystem(re.compile(r"nvidia\.com/mig-"), "NVIDIA's device plugin's, an instance of MIG"),
+    ForeignSystem(re.compile(r"nvidia\.com/mig-"), "NVIDIA's device plugin's, a MIG instance"),
     ForeignSystem(
         re.compile(r"nvidia\.com/.+\.shared$"),
         "NVIDIA's device plugin's, a GPU shared by time-slicing",
@@ -57,7 +57,7 @@ _SYSTEMS = (
         "leave the pod to a scheduler with its extender, gpu-admission",
     ),
 )
-_BY_NODE = " on a GPU, and only counts it by node"
+_BY_NODE = " on a GPU; it only compares the amount with what each node has"
 ANNOTATIONS = (FRACTION, MEMORY)
 """Annotations by which KAI Scheduler's pods request GPUs."""
 _KAI_WAY_OUT = "name the schedulerName weft or kai-scheduler"

@@ -1,9 +1,9 @@
 """Genius: five pod labels, no resources. Genius itself reserves nothing and goes by measured
 memory.
 
-Weft charges what the labels request (nothing with `exact`, as in Genius), so that two pods cannot
-be promised the same free memory. Genius requires more free memory than memory-each, so one MiB must
-be free beyond the charge.
+Weft charges what the labels request (nothing with compat `exact`, as in Genius), so that two pods
+cannot be promised the same free memory. Genius requires more free memory than
+`genius/gpu-memory-each`, so one MiB must be free beyond the charge.
 """
 
 import re
@@ -57,8 +57,8 @@ class GeniusDialect(BaseDialect):
         return any(name in words.labels for name in self.asking_labels)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the request by the labels, merged with `nvidia.com/gpu` to the larger of the
-        two."""
+        """Return the request by the labels; if containers request `nvidia.com/gpu` too, the larger
+        of the two requests."""
         labels = words.labels
         notes: list[str] = []
         requested = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
@@ -84,8 +84,8 @@ def merged(
 ) -> ContainerRequests:
     """Return the larger of the containers' `nvidia.com/gpu` and the request by the pod's labels.
 
-    Whole cards are more than parts of as many. If the labels request more cards, the first
-    container with `nvidia.com/gpu` gets the difference.
+    Whole cards count as more than parts of as many cards. If the labels request more cards, the
+    first container with `nvidia.com/gpu` gets the difference.
     """
     counts = [amount(slot, GPU) for slot in places]
     wanted = max((request.count for request in gpu_requests if not request.split), default=0)

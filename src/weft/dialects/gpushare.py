@@ -1,8 +1,8 @@
 """gpushare (Alibaba Cloud): `aliyun.com/gpu-mem`, and one card for the whole pod.
 
-The unit is not in the pod: the node's device plugin counts GiB (rounded down) or MiB, and the same
-manifest means both. So each node's own unit decides how much a pod requests, or one setting of the
-cluster; without either, the unit is guessed from the number.
+The unit is not in the pod: the node's device plugin counts GiB (rounded down) or MiB, so the same
+manifest can mean either. So each node's own unit decides how much a pod requests, or one setting of
+the cluster; without either, the unit is guessed from the number.
 
 A bound pod is read by its node's unit too. Its annotations say in how many units the card was
 counted when the pod was placed. If that, or the setting, contradicts the node (its device plugin
@@ -43,7 +43,7 @@ UNIT_MIB = {"GiB": 1024, "MiB": 1}
 UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 NO_CGPU = "cgpu.disable.isolation"
-"""Label of a node whose containers run without cGPU, Alibaba's isolation in the kernel."""
+"""Label of a node on which containers run without cGPU, Alibaba's isolation in the kernel."""
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
@@ -57,8 +57,8 @@ def gpushare_unit_of(total_units_per_gpu: int) -> str:
 
 
 class Gpushare(BaseDialect):
-    """gpushare's dialect: GPU memory in the node's or the cluster's unit; ties go to the lowest
-    index."""
+    """gpushare's dialect: GPU memory in the node's or the cluster's unit; of equally good cards the
+    one with the lowest index is taken."""
 
     name = "gpushare"
     card_marks = (f"{PREFIX}IDX", ALLOCATION)
@@ -68,8 +68,8 @@ class Gpushare(BaseDialect):
     written = (f"{PREFIX}*", ALLOCATION)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return the card's whole units by its own memory; gpushare itself counts the first card's
-        for all."""
+        """Return the number of whole units in the card's own memory; gpushare itself uses the first
+        card's number for all cards."""
         units = gpu.memory_mib // UNIT_MIB[settings.gpushare_unit]
         return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 
@@ -89,7 +89,8 @@ class Gpushare(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the five annotations of the extender, and the variables of its device plugin."""
+        """Return the five annotations of gpushare's scheduler extender, and the variables of its
+        device plugin."""
         share = placement.shares[0]
         memory = request.shape.gpu_requests[share.gpu_request].memory.on_node(node.unit_mib)
         gpu = find(node, str(share.gpu))
@@ -168,8 +169,8 @@ class Gpushare(BaseDialect):
             source = "its node" if node.unit_mib else "gpushareUnit"
             doubt = (
                 f"it asks for {units.value} {GPU_MEM}: {source} counts in {UNIT_NAME[node_mib]}, "
-                f"its annotations in {UNIT_NAME[marked]}; the larger is charged that its card can "
-                "hold"
+                f"its annotations in {UNIT_NAME[marked]}; the larger amount that its card can "
+                "hold is charged"
             )
         gpu_requests = (replace(gpu_request, memory=most),)
         return replace(request, shape=replace(request.shape, gpu_requests=gpu_requests)), doubt
@@ -194,7 +195,7 @@ def _layout(
     if unit == "auto":
         notes.append(
             f"{GPU_MEM}: unit assumed to be {guess}, as the number alone suggests; "
-            "the nodes or --gpushare-unit decide"
+            "a node's own unit, or --gpushare-unit, takes precedence"
         )
     asks = [GpuRequest(memory=memory) if memory.value else None for memory in requests]
     return one_card(places, asks), told_mib
@@ -205,7 +206,8 @@ def _largest_mib(node: Node) -> int:
 
 
 def _marked_unit_mib(pod: PodManifest, card_mib: int) -> int:
-    """Return the unit in which the card was counted when the pod was placed on it; 0 if unknown."""
+    """Return the unit, in MiB, in which the card was counted when the pod was placed on it; 0 if
+    unknown."""
     units = (pod.metadata.annotations or {}).get(PREFIX + "DEV", "")
     if not (units.isascii() and units.isdecimal()) or len(units) > 9 or not int(units):
         return 0
@@ -224,7 +226,8 @@ def _single_card(text: str) -> str:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the node's capacity divided by its count of GPUs, in the node's unit."""
+    """Return GPUs of equal size: the node's capacity of GPU memory divided by its count of GPUs;
+    None without both."""
     capacity = node.status.capacity or {}
     total, count = quantity(capacity, GPU_MEM), quantity(capacity, GPU_COUNT)
     if not total or not count or advertised_by_agent(node, GPU_MEM):
@@ -237,10 +240,11 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def agent_unit_mib(total: int, gpus: Sequence[Gpu]) -> int:
-    """Return the MiB of one unit in which Weft's agent counts these GPUs, `total` units together.
+    """Return the size in MiB of the unit in which Weft's agent counts these GPUs, which are `total`
+    units together.
 
-    The sizes that it reports decide, not the number alone: GPUs of more than 100 GiB, and lent
-    memory, would look like MiB.
+    The GPUs' reported sizes decide, not `total` alone: for GPUs above 100 GiB, or with lent memory,
+    that would look like a number of MiB.
     """
     total_mib = sum(gpu.memory_mib for gpu in gpus if gpu.parent is None)
     # Up to ten times a GPU's memory may be promised.

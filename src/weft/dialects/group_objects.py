@@ -4,8 +4,8 @@
     scheduler-plugins  scheduling.x-k8s.io v1alpha1
     volcano            scheduling.volcano.sh v1beta1
 
-One struct has the fields of all three, which do not overlap. Numbers are accepted with any type: a
-group that cannot be read causes a warning on its pods, which stay pending.
+One struct has the fields of all three, which do not overlap. Fields with numbers are decoded as any
+type: a group that cannot be read causes a warning on its pods, which stay pending.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ from weft.model.manifest import Api, Condition, ObjectMeta
 _MOST_MEMBERS, _MOST_TASKS, _MOST_SHOWN = 2**31 - 1, 1_000, 40
 _NO_COMPOSITE = "and Weft does not place several PodGroups together"
 HARD = "hard"
-"""Volcano's networkTopology.mode: all pods of the group below one of its HyperNodes."""
+"""Value of Volcano's networkTopology.mode that requires all pods of the group below one
+HyperNode."""
 
 
 AS_ONE = "PodGroup"
@@ -29,20 +30,20 @@ AS_ONE = "PodGroup"
 
 
 class GangPolicy(Api, frozen=True, gc=False):
-    """spec.schedulingPolicy.gang."""
+    """The field spec.schedulingPolicy.gang of a Kubernetes PodGroup."""
 
     min_count: Any = 0
 
 
 class PodGroupPolicy(Api, frozen=True, gc=False):
-    """spec.schedulingPolicy: exactly one of the fields is set."""
+    """The field spec.schedulingPolicy of a Kubernetes PodGroup: either `basic` or `gang` is set."""
 
     basic: dict[str, Any] | None = None
     gang: GangPolicy | None = None
 
 
 class TopologyConstraint(Api, frozen=True, gc=False):
-    """One entry of spec.schedulingConstraints.topology."""
+    """One entry of the field spec.schedulingConstraints.topology of a Kubernetes PodGroup."""
 
     key: str = ""
 
@@ -68,8 +69,8 @@ class PodGroupSpec(Api, frozen=True, gc=False):
 
 
 class PodGroupStatus(Api, frozen=True, gc=False):
-    """status of a PodGroup, as far as Weft writes it: conditions of Kubernetes' own, all else of
-    scheduler-plugins'."""
+    """status of a PodGroup, as far as Weft writes it: `conditions` for Kubernetes' own PodGroups,
+    the other fields for those of scheduler-plugins."""
 
     conditions: list[Condition] | None = None
     phase: Any = ""
@@ -100,7 +101,7 @@ class PodGroupMeta(ObjectMeta, frozen=True, gc=False):
 
 
 class KubePodGroup(Api, frozen=True, gc=False):
-    """A PodGroup of any of the three systems."""
+    """A PodGroup of Kubernetes, of scheduler-plugins, or of Volcano."""
 
     metadata: PodGroupMeta = PodGroupMeta()
     spec: PodGroupSpec = PodGroupSpec()
@@ -108,9 +109,9 @@ class KubePodGroup(Api, frozen=True, gc=False):
 
 
 class GroupPolicy(NamedTuple):
-    """A PodGroup's rules for its pods; see `Gang`. `is_gang`: its pods depend on each other in some
-    way; else each is scheduled alone. `unhonoured`: a demand that Weft does not support, so that
-    the pods stay pending; "" for none."""
+    """A PodGroup's rules for its pods; fields are as in `Gang`. `is_gang`: its pods depend on each
+    other in some way; else each is scheduled alone. `unhonoured`: a demand that Weft does not
+    support, so that the pods stay pending; "" for none."""
 
     is_gang: bool = True
     least: int = 1
@@ -123,8 +124,8 @@ class GroupPolicy(NamedTuple):
 
 
 def policy_of(system: str, group: KubePodGroup) -> GroupPolicy:
-    """Read a PodGroup of this system. Never raises: what cannot be read becomes one of its
-    warnings."""
+    """Read a PodGroup of this system. Never raises: each part that cannot be read becomes a warning
+    of the policy."""
     warnings: list[str] = []
     try:
         created_ns = timestamp_ns(group.metadata.creation_timestamp)
@@ -206,8 +207,8 @@ def _by_min_member(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
 
 
 def _size(where: str, size: Any, warnings: list[str]) -> int:
-    """Return the number of pods in `size`; if it is not one, 0 with a warning, and the group's pods
-    wait."""
+    """Return the number of pods in `size`; if that is not a number of pods, 0 with a warning, and
+    the group's pods wait."""
     if not isinstance(size, int) or isinstance(size, bool) or size > _MOST_MEMBERS:
         text = f"{where} is {repr(size)[:_MOST_SHOWN]}, no number of pods"
         warnings.append(f"{text}: its pods wait")

@@ -43,7 +43,8 @@ _MODES = ("Strict", "NonStrict")
 _MATCHES = ("only-waiting", "waiting-and-running", "once-satisfied")
 
 BY_OWNER, BY_ITSELF = "owner", "none"
-"""Values of `weft.dev/gang`: the pods of the pod's owner are its group, or it has no group."""
+"""Values of `weft.dev/gang`. "owner": the pod's group is all pods of its owner; "none": the pod has
+no group."""
 JOB_SET, JOB_SET_JOBS = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/global-replicas"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
@@ -65,7 +66,7 @@ READ_ANNOTATIONS = (
     GANG,
     GANG_SIZE,
 )
-"""The annotations of a pod by which its group is read."""
+"""The annotations of a pod from which its group is read."""
 _LABELS = frozenset((POD_GROUP, OLD_NAME))
 _ANNOTATIONS = frozenset((*GROUP_NAMES, KOORDINATOR_NAME, GANG, GANG_SIZE))
 _OWNED = frozenset((JOB_SET, LWS_KEY, *JOBS))
@@ -95,7 +96,7 @@ ON_ITS_OWN = GroupWords()
 
 
 def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
-    """Return True if the pod mentions a group. Quick, as most pods do not."""
+    """Return True if the pod mentions a group. The check is quick, as most pods mention none."""
     meta = pod.metadata
     labels, annotations = meta.labels, meta.annotations
     return bool(
@@ -107,8 +108,8 @@ def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
 
 
 def could_have_by_namespace(pod: PodManifest) -> bool:
-    """Return True if the pod has a group by its owner once its namespace has `weft.dev/gang:
-    owner`."""
+    """Return True if the pod would be in a group, that of its owner, if its namespace had
+    `weft.dev/gang: owner`."""
     labels = pod.metadata.labels
     return bool(labels) and not _OWNED.isdisjoint(labels or ())
 
@@ -116,9 +117,10 @@ def could_have_by_namespace(pod: PodManifest) -> bool:
 def group_of(
     pod: PodManifest, *, owner: str = "", by_namespace: bool = False, written: bool = False
 ) -> GroupWords:
-    """Read the pod's group. `owner` is its controller, as `PyTorchJob/train`, "" for none;
-    `by_namespace`: its namespace has `weft.dev/gang: owner`; `written`: the manifest is from a
-    file, so it lacks what controllers write on pods."""
+    """Return the pod's group by its fields, labels and annotations. `owner` is the pod's controller
+    as kind and name, such as `PyTorchJob/train`, "" for none; `by_namespace`: the pod's namespace
+    has `weft.dev/gang: owner`; `written`: the manifest is from a file, so it lacks what controllers
+    write on pods."""
     if not may_have_group(pod, by_namespace=by_namespace):
         return ON_ITS_OWN
     words = _Words(pod, owner, by_namespace, written)
@@ -129,17 +131,17 @@ def group_of(
     if len(found) > 1:
         said = " and ".join(f"{each} ({words.where[each]})" for each, _ in found)
         words.warn(
-            f"it declares its group in the form of {said}: {system}'s count; keep one of them"
+            f"it declares its group in the form of {said}: the first counts; keep one of them"
         )
     if len(name) > MOST_LETTERS:
-        text = f"{words.where[system]} has {len(name):,} letters, and {MOST_LETTERS} are the most"
+        text = f"{words.where[system]} has {len(name):,} characters, more than {MOST_LETTERS}"
         words.warn(f"{text}: the pod waits; shorten it")
         return words.of(Gang(system, words.namespace, name[:MOST_LETTERS]))
     return words.read(system, name)
 
 
 class _Words:
-    """One pod's fields about its group, and the warnings about them."""
+    """One pod's fields, labels and annotations about its group, and the warnings about them."""
 
     def __init__(self, pod: PodManifest, owner: str, by_namespace: bool, written: bool) -> None:
         meta = pod.metadata
@@ -166,7 +168,7 @@ class _Words:
         if GANG_SIZE in self._annotations and not self._by_owner:
             self.warn(
                 f"annotation {GANG_SIZE} sets a group's size but not the group: write {GANG}: "
-                f"{BY_OWNER} beside it"
+                f"{BY_OWNER} as well"
             )
         return GroupWords(warnings=tuple(self._warnings))
 
@@ -220,7 +222,7 @@ class _Words:
             total = self._size(f"annotation {KOORDINATOR_TOTAL}", said[KOORDINATOR_TOTAL])
             if 0 < total < least:
                 few = f"annotation {KOORDINATOR_TOTAL} is {total}, fewer than {key}: {least}"
-                self.warn(f"{few}: {least} pods are waited for")
+                self.warn(f"{few}: Weft waits for {least} pods")
         for field, allowed in ((KOORDINATOR_MODE, _MODES), (KOORDINATOR_MATCH, _MATCHES)):
             if said.get(field, allowed[0]) not in allowed:
                 which = " or ".join(allowed)
@@ -250,7 +252,7 @@ class _Words:
         if others:
             beside = ", ".join(_shown(each) for each in others[:3]) + ", …" * (len(others) > 3)
             self.warn(
-                f"annotation {KOORDINATOR_GROUPS} names {beside} beside its own group: each of "
+                f"annotation {KOORDINATOR_GROUPS} names {beside} besides its own group: each of "
                 "these groups starts on its own"
             )
 
@@ -273,7 +275,7 @@ class _Words:
             return f"Job/{job}"
         if self._itself and not self._owner:
             text = f"annotation {GANG} is {BY_OWNER}, and the pod has no owner that Weft supports"
-            self.warn(f"{text}: it gets its place alone")
+            self.warn(f"{text}: it is placed alone")
         return self._owner if self._itself else ""
 
     def _read_owner(self, name: str) -> GroupWords:
@@ -307,7 +309,7 @@ class _Words:
 
 
 def least_of(where: str, size: int, warnings: list[str]) -> int:
-    """Read the size of a group, at least 1; an invalid one is reported in `warnings`."""
+    """Return the size of a group, at least 1; a smaller size is reported in `warnings`."""
     if size < 1:
         warnings.append(f"{where} is {size}: a group has at least 1 pod, so 1 is used")
     return max(1, size)

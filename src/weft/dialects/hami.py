@@ -94,8 +94,8 @@ class Hami(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return `UUID,NVIDIA,MiB,percent:` for each GPU with `;` after each container, and
-        HAMi-core's limits."""
+        """Return HAMi's annotations, with `UUID,NVIDIA,MiB,percent:` for each GPU and `;` after
+        each container, and the environment with HAMi-core's limits."""
         parts, env = [], {}
         for container in request.containers:
             held = of_container(request, container, placement)
@@ -113,8 +113,8 @@ class Hami(BaseDialect):
         return PodAnnotations(annotations=annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Return the placement by the allocated devices, listed for all containers or only for the
-        main ones; None if they do not fit the pod."""
+        """Return the placement by HAMi's annotation of allocated devices, which lists all
+        containers or only the main ones; None if the list does not fit the pod."""
         text = (pod.metadata.annotations or {}).get(ALLOCATED, "")
         parts = text.split(";")[:-1]
         containers = request.containers
@@ -138,7 +138,7 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     if not count:
         notes.append(f"container {name}: {GPU} is missing and counts as 1")
     if mib and share:
-        notes.append(f"container {name}: {MEM_PERCENT} is ignored beside {MEM}")
+        notes.append(f"container {name}: {MEM_PERCENT} is ignored, as {MEM} is set too")
     memory = WHOLE_CARD
     if mib:
         memory = GpuMemoryRequest("mib", mib)
@@ -150,19 +150,19 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 def container_part(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node
 ) -> Share:
-    """Return the part of the card that this container requests; an init container may borrow a
-    larger request."""
+    """Return the part of this share that the container itself requests, as an init container may
+    use another container's larger GPU request."""
     gpu = find(node, str(share.gpu))
     return share if gpu is None else part_of(request, container, share, node, gpu)
 
 
 def device_entry(share: Share) -> str:
-    """Return a share as an entry in HAMi's annotations."""
+    """Return the share as an entry of HAMi's device annotations: `UUID,NVIDIA,MiB,percent:`."""
     return f"{identity(share)},NVIDIA,{share.memory_mib},{share.milli // 10}:"
 
 
 def environment_of(held: list[Share]) -> dict[str, str]:
-    """Return the variables by which HAMi-core limits a container."""
+    """Return the environment variables by which HAMi-core limits a container with these shares."""
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(identity(share) for share in held)}
     for i, share in enumerate(held):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{i}"] = f"{share.memory_mib}m"

@@ -143,7 +143,8 @@ def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
 def _delivers(
     node: NodeManifest, offer: AgentOffer | None, warnings: list[str]
 ) -> tuple[str, ...] | None:
-    """Return the GPU resources that the kubelet advertises; None if an agent delivers by name.
+    """Return the GPU resources that the kubelet advertises; None if the agent delivers shares
+    without them (by pod name).
 
     This decides which pods a node may get: a kubelet ignores resources that its node does not
     advertise, and would start a pod without its share.
@@ -157,8 +158,8 @@ def _delivers(
 
 
 def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
-    """Return the node's taints, with a cordon as one more, as in kube-scheduler: some pods tolerate
-    it."""
+    """Return the node's taints, with a cordon as one more taint, as in kube-scheduler: some pods
+    tolerate it."""
     taints = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
     if not node.spec.unschedulable or CORDON in taints:
         return taints
@@ -252,8 +253,8 @@ def _sized(
 
 
 def _counts_reserve(card: ReportedGpu, usable_mib: int) -> bool:
-    """Return True if the reported size fits a card of this usable memory, with or without the
-    driver's part."""
+    """Return True if the reported size fits a card of this usable memory, with or without the part
+    that the driver reserves."""
     return card.least - card.least // _RESERVE_PART <= usable_mib <= card.most
 
 
@@ -326,7 +327,7 @@ def _accounted(
     allocatable: Quantities, names: Sequence[str], warnings: list[str]
 ) -> dict[str, int]:
     """Return the allocatable amounts of these GPU resources, `UNLIMITED` for one that the node does
-    not advertise: kubelets do not check those at admission."""
+    not advertise: kubelets do not check such resources at admission."""
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         if name in allocatable

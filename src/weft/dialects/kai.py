@@ -1,18 +1,19 @@
 """KAI Scheduler: `gpu-fraction` or `gpu-memory` in annotations, of one card or several.
 
 A fraction is of the card's memory; cores are not requested. Since the request is no resource, the
-kubelet does not see it, and only Weft's agent, which delivers by name, can give a container its
-part.
+kubelet does not see it. Only Weft's agent can give a container its part, if the container runtime
+names each pod to the agent (delivery by name).
 
 Only a *reservation pod* says which card the pods of a group have: a pod of KAI's own that requests
 the whole card for the group. It has the group's label, is on the same node, and has the card's UUID
-in an annotation (whose name says index). A bound pod is charged its part of that card. The
-reservation pod is charged nothing while the group has such a pod there, else the card: KAI is about
-to use it.
+in an annotation (although the annotation's name says index). A bound pod is charged its part of
+that card. The reservation pod is charged nothing while another pod of the group is on the node,
+else the whole card, as KAI is about to use it.
 
-If no reservation pod names its card, a pod is charged one whole card for each that it has. If they
-name only some of its cards, one card twice, or several cards for one group, then the reservation
-pods are charged their cards, and the pods that share these are charged nothing there.
+If no reservation pod names its card, a pod is charged one whole card for each card of which it has
+a part. If they name only some of its cards, one card twice, or several cards for one group, then
+the reservation pods are charged their cards, and the pods that share these are charged nothing
+there.
 
 Weft writes none of KAI's marks on pods that it places: KAI deletes pods of a group without a
 reservation pod.
@@ -61,8 +62,8 @@ GROUPS = f"{GROUP}/"
 QUEUE = "kai.scheduler/queue"
 RESERVED_CARD = "run.ai/reserve_for_gpu_index"
 RESERVATIONS = "kai-resource-reservation"
-"""Namespace of reservation pods. A pod elsewhere is not believed to be one: any user could label it
-so."""
+"""Namespace of KAI's reservation pods. Pods of other namespaces never count as reservation pods, as
+any user could label a pod like one."""
 
 _NUMBER = re.compile(r"(?:\d{1,4}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _MILLIONTHS = 1_000_000
@@ -122,8 +123,8 @@ class Kai(BaseDialect):
         return build(words, self.name, layout, shape=shape, warnings=notes)
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """Return the annotation that requests GPUs. No kubelet advertises it, so only an agent that
-        delivers by name serves such a pod."""
+        """Return the name of the annotation that requests GPUs. No kubelet advertises it, so only
+        an agent that delivers by name serves such a pod."""
         return () if is_reservation(words.manifest) else (_asking_by(words.annotations),)
 
     def annotate(
@@ -142,8 +143,9 @@ class Kai(BaseDialect):
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """Return the request, with no GPUs for a reservation pod whose group has pods there, all on
-        known cards; with whole cards if it is unknown of which card a pod has its part."""
+        """Return the request, with no GPUs for a reservation pod whose group has pods on the node,
+        all on known cards; with whole cards for a pod of which it is unknown on which card its part
+        is."""
         if pod.spec.node_name != node.name or marked(pod) or not request.shape.gpu_requests:
             return request, ""
         names, kept = _names(node), _kept_whole(node)
@@ -160,8 +162,8 @@ class Kai(BaseDialect):
         return _asking(request), ""
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Return the placement that its groups' reservation pods give, or a reservation pod's own
-        annotation; None if they give none."""
+        """Return the placement that the reservation pods of the pod's groups give, or a reservation
+        pod's own annotation; None if neither gives one."""
         gpu_request = request.shape.gpu_requests[0]
         if is_reservation(pod):
             uuids = [_reserved_card(pod)]
@@ -214,7 +216,8 @@ class Kai(BaseDialect):
 
 
 def groups_of(pod: PodManifest) -> tuple[str, ...]:
-    """Return KAI's groups of cards of which the pod has parts, in order."""
+    """Return the names of KAI's groups of which the pod is a member, sorted; a group shares one
+    card."""
     labels = pod.metadata.labels
     if not labels:
         return ()
@@ -229,8 +232,8 @@ def is_reservation(pod: PodManifest) -> bool:
 
 
 def card_names(pods: Iterable[PodManifest]) -> CardNames:
-    """Return the cards of KAI's groups on one node, by its pods; none for a group whose reservation
-    pods name several."""
+    """Return the cards of KAI's groups on one node, as these pods of the node name them; a group
+    whose reservation pods name several cards gets no card."""
     cards: dict[str, set[str]] = {}
     sharing: set[tuple[str, ...]] = set()
     found: list[tuple[str, str]] = []
@@ -259,8 +262,8 @@ def _known(groups: Sequence[str], node: Node) -> bool:
 
 
 def _kept_whole(node: Node) -> frozenset[str]:
-    """Return the groups whose reservation pods are charged their cards, and whose other pods
-    nothing.
+    """Return the groups whose reservation pods are charged their cards while the other pods of
+    these groups are charged nothing.
 
     These are all groups of any pod that has a group whose card is unknown, or two groups of one
     card: the pod may be on any of the cards reserved for them.
@@ -278,7 +281,8 @@ def _kept_whole(node: Node) -> frozenset[str]:
 
 
 def _asking(request: PodRequest, *asks: GpuRequest) -> PodRequest:
-    """Return the request with these GPU requests instead of its own, without those for no card."""
+    """Return the request with these GPU requests instead of its own; requests for 0 cards are
+    dropped."""
     kept = tuple(each for each in asks if each.count)
     return replace(request, shape=replace(request.shape, gpu_requests=kept))
 
@@ -306,17 +310,17 @@ def _asking_by(annotations: Mapping[str, str]) -> str:
 
 
 def _ask(annotations: Mapping[str, str]) -> GpuRequest:
-    """Return the part of each card that the annotations ask for."""
+    """Return the GPU request in the annotations: a part of each of one or more cards."""
     if annotations.get(FRACTION) and annotations.get(MEMORY):
         raise BadInputError(
-            f"metadata.annotations[{MEMORY}]", f"stands beside {FRACTION}; keep one of the two"
+            f"metadata.annotations[{MEMORY}]", f"contradicts {FRACTION}; keep one of the two"
         )
     name = _asking_by(annotations)
     text = annotations[name].strip()
     count = _whole_number(annotations, DEVICES, 1, MOST_GPUS) if annotations.get(DEVICES) else 1
     if name == MEMORY and annotations.get(MPS) == "true":
         raise BadInputError(
-            f"metadata.annotations[{MPS}]", f"goes with {FRACTION} alone; leave it out"
+            f"metadata.annotations[{MPS}]", f"is allowed only with {FRACTION}; leave it out"
         )
     if name == MEMORY:
         mib = _whole_number(annotations, MEMORY, 1, MOST_GPU_MIB)

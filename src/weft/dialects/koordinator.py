@@ -114,7 +114,8 @@ class Koordinator(BaseDialect):
         return build(words, self.name, layout, shape=shape, shared=True, warnings=notes)
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """Return NVIDIA's resource if the pod asks for it, as it may name none of Koordinator's."""
+        """Return NVIDIA's resource if the pod asks for it, as such a pod may name none of
+        Koordinator's resources."""
         return (GPU,) if words.asks_for((GPU,)) else ()
 
     def annotate(
@@ -159,13 +160,14 @@ class Koordinator(BaseDialect):
 
 
 def minor_names(device: KoordinatorDevice | None) -> dict[str, str]:
-    """Return the UUIDs of the node's GPUs by name, the minor number after a prefix."""
+    """Return the UUIDs of the node's GPUs by name; a GPU's name is its minor number after a
+    prefix."""
     return {f"{_MINOR}{gpu.minor}": gpu.id for gpu in _gpus(device) if gpu.id}
 
 
 def reported_by(device: KoordinatorDevice | None) -> InventorySource | None:
     """Return the node's GPUs as its Device object has them, in the order of their minor numbers;
-    None if one of them does not say its memory."""
+    None if it lists no GPU, or one without its amount of memory."""
     cards, gpus = [], []
     for index, each in enumerate(_gpus(device)):
         mib = _bytes((each.resources or {}).get(MEMORY, 0)) // _MIB
@@ -177,7 +179,8 @@ def reported_by(device: KoordinatorDevice | None) -> InventorySource | None:
 
 
 def _gpus(device: KoordinatorDevice | None) -> list[DeviceInfo]:
-    """Return the Device object's valid GPUs, one for each minor number and UUID."""
+    """Return the Device object's valid GPUs by rising minor number; no minor number or UUID occurs
+    twice."""
     found: dict[int, DeviceInfo] = {}
     for each in (device.spec.devices or ()) if device is not None else ():
         fits = each.minor is not None and 0 <= each.minor < MOST_GPUS
@@ -197,8 +200,8 @@ def _peak(words: PodWords, name: str) -> int:
 
 
 def _request(asked: Mapping[str, int]) -> GpuRequest:
-    """Return the pod's request of each card; `BadInputError` for combinations that Koordinator
-    rejects."""
+    """Return the pod's GPU request, the same for each card; `BadInputError` for combinations that
+    Koordinator rejects."""
     named = {name for name, value in asked.items() if value and name != SHARED}
     core, ratio, count = asked[CORE], asked[RATIO], asked[SHARED]
     if named == {GPU} and not count:
@@ -252,7 +255,7 @@ def _held(
     cards = [find(node, names[f"{_MINOR}{minor}"]) for minor, _ in given]
     if len({minor for minor, _ in given}) != gpu_request.count or None in cards:
         minors = ", ".join(str(minor) for minor, _ in given)[:80]
-        asked = f"it asks for {gpu_request.count}, of those that its node shows"
+        asked = f"the pod asks for {gpu_request.count}, all from its node"
         text = f"{ALLOCATED} names the cards of minor {minors or 'none'}: {asked}"
         return None, WrongMark("mark-names-unknown-card", text)
     wrong: list[str] = []
@@ -288,7 +291,7 @@ def _exact(
     near = gpu.memory_mib // 50 + 1  # the ratio is rounded to percent, bytes by the driver
     if by_bytes and by_ratio and abs(min(by_bytes, gpu.memory_mib) - by_ratio) > near:
         wrong.append(
-            f"{ALLOCATED} says {by_bytes:,} MiB of GPU {gpu.index}, and by its ratio {by_ratio:,}"
+            f"{ALLOCATED} says {by_bytes:,} MiB of GPU {gpu.index}, its ratio says {by_ratio:,} MiB"
         )
     # Koordinator and Weft may round a percentage to MiB that differ by one; cores are whole
     # percent.
@@ -296,7 +299,7 @@ def _exact(
     if marked_mib + near < least.memory_mib or marked_milli < least.milli // 10 * 10:
         wrong.append(
             f"{ALLOCATED} says {marked_mib:,} MiB and {marked_milli // 10} % of GPU {gpu.index}, "
-            f"it asks for {least.memory_mib:,} MiB and {least.milli / 10:g} %"
+            f"the pod asks for {least.memory_mib:,} MiB and {least.milli / 10:g} %"
         )
         marked_mib = max(marked_mib, least.memory_mib)
     if gpu_request.whole:

@@ -1,7 +1,7 @@
 """Kube-Knots, in the version of an ECE diploma thesis: the pod label `GPU_MEM_REQ`, in MiB.
 
-That scheduler knows one GPU, and no resource or device plugin: containers see every card. Weft
-charges the label on one card and shows the containers that card alone.
+That scheduler assumes one GPU, and uses no resource or device plugin: containers see every card.
+Weft charges the label on one card and shows the containers that card alone.
 """
 
 from weft.dialects.dialect import DialectSettings

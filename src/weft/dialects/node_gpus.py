@@ -1,7 +1,6 @@
 """A node's GPUs as one source reports them; `inventory` compares and combines the sources.
 
-Most count memory in units of their own, rounded: such a source says "between so much and so much
-MiB".
+Most sources count memory in units of their own, rounded: such a source gives a range in MiB.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from weft.model.manifest import NodeManifest, Quantities
 class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
     """One GPU as one source knows it: `least` to `most` MiB, equal where the source is exact.
 
-    Both 0: the source does not say.
+    Both 0: the source does not give the size.
     """
 
     least: int = 0
@@ -44,7 +43,7 @@ class InventorySource(msgspec.Struct, frozen=True):
 def equal_gpus(
     name: str, count: int, least: int, most: int, model: str = ""
 ) -> InventorySource | None:
-    """Return a source with this many GPUs of the same size; None for none."""
+    """Return a source with `count` GPUs of the same size; None if `count` is 0."""
     if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None
@@ -58,19 +57,20 @@ def listed_parts(text: str) -> list[str]:
 
 
 def whole_number(annotations: Mapping[str, str], name: str) -> int:
-    """Return the whole number in this annotation or label; `BadInputError` if it is not one."""
+    """Return the whole number in this annotation or label; `BadInputError` if it is not a whole
+    number of at most 9 digits."""
     text = annotations[name].strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 9:
-        raise BadInputError(name, f"{text[:40]!r} is not a whole number")
+        raise BadInputError(name, f"{text[:40]!r} is not a whole number of at most 9 digits")
     return int(text)
 
 
 def advertised_by_agent(node: NodeManifest, name: str) -> bool:
     """Return True if Weft's agent advertises this resource on the node.
 
-    Its amounts are no source of the node's GPUs, neither next to its inventory annotation nor in
-    the moment before there is one: they add up cards of different sizes, and lent memory, and tell
-    no UUIDs.
+    The agent's amounts are not used to find the node's GPUs, neither next to its inventory
+    annotation nor before that is written: they add up cards of different sizes, include lent
+    memory, and give no UUIDs.
     """
     annotations = node.metadata.annotations or {}
     return name in listed_parts(annotations.get(ADVERTISES, ""))

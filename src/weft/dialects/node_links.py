@@ -1,8 +1,8 @@
 """Finds how a node's GPUs are connected.
 
-The first of these that exists counts: Weft's annotation, HAMi's scores, the configuration, and
-ResourceSlices if nothing else describes the GPUs. Cards that only the source or only the node has
-are left out.
+The first of these sources that a node has counts: Weft's annotation, HAMi's scores, the
+configuration, and ResourceSlices if nothing else describes the GPUs. Cards that only the source or
+only the node has are left out.
 """
 
 import fnmatch
@@ -49,7 +49,7 @@ class LinksRule(msgspec.Struct, frozen=True):
 
 
 class _Scores(msgspec.Struct, frozen=True):
-    """One GPU of HAMi's list."""
+    """One GPU in HAMi's list: its UUID, and its scores with other GPUs by their UUID."""
 
     uuid: str
     score: dict[str, int]
@@ -87,7 +87,7 @@ def links_of(
 
 
 def links_text(links: GpuLinks) -> str:
-    """Return the annotation's value for these links."""
+    """Return the value of the annotation `weft.dev/gpu-links` for these links."""
     return msgspec.json.encode(links).decode()
 
 
@@ -127,7 +127,7 @@ def _of_hami(text: str, cards: Sequence[Gpu]) -> GpuLinks | None:
 
 def _hami_word(score: int | None) -> str:
     if score is None:
-        raise BadInputError(HAMI_SCORES, "two of the GPUs have no score")
+        raise BadInputError(HAMI_SCORES, "a pair of GPUs has no score")
     if score >= _HAMI_NVLINK:
         return f"NV{min(score // _HAMI_NVLINK, 99)}"
     nearest = max((least for least in _HAMI_PCIE if least <= score), default=10)

@@ -26,8 +26,8 @@ class Nvidia(PerContainerDialect):
     resource_pattern = r"nvidia\.com/gpu$"
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return one card's `nvidia.com/gpu`: 1, or its MIG instances, times the pods that may
-        share each by HAMi."""
+        """Return one card's `nvidia.com/gpu`: 1, or the number of its MIG instances, times the
+        number of pods that may share each of them under HAMi."""
         return {GPU: pieces * settings.gpu_parts}
 
     def ask(self, slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
@@ -37,8 +37,8 @@ class Nvidia(PerContainerDialect):
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs by GPU feature discovery's labels; None without them. Shared GPUs have
-    `-SHARED` behind the product."""
+    """Return the GPUs by GPU feature discovery's labels; None without them. The suffix `-SHARED` of
+    shared GPUs is not part of the model."""
     labels = node.metadata.labels or {}
     if GFD_COUNT not in labels or GFD_MEMORY not in labels:
         return None

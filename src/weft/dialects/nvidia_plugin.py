@@ -1,10 +1,10 @@
 """Reads which GPUs NVIDIA's device plugin gave to bound pods, as the node's agent reports.
 
 With time slicing or MPS the plugin offers each card as several devices, all alike, under the name
-`nvidia.com/gpu` or `nvidia.com/gpu.shared`, and the kubelet picks some for each container. A pod
-holds devices/replicas of each card of which it has any: memory and cores, rounded down, so that all
-devices of a card together are at most the card. Undivided cards and MIG instances are one device of
-one.
+`nvidia.com/gpu` or `nvidia.com/gpu.shared`, and the kubelet picks some for each container. Of each
+card a pod holds the fraction devices/replicas: of memory and of cores, rounded down, so that all
+devices of a card together are at most the card. Undivided cards and MIG instances are offered as
+one device.
 """
 
 import functools
@@ -48,8 +48,9 @@ _MILLIONTHS = 1_000_000
 
 
 class GivenShares(NamedTuple):
-    """The shares of the GPUs that the plugin gave a pod, and a sentence about them (`told`). None
-    if the agent reports none, or `problem` says why its report cannot be right."""
+    """The shares of the GPUs that the plugin gave a pod, and a sentence about them (`told`). There
+    are no shares if the agent reports none, or if its report cannot be right, for the reason in
+    `problem`."""
 
     shares: tuple[Share, ...] = ()
     told: str = ""
@@ -58,7 +59,8 @@ class GivenShares(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def is_device(resource: str) -> bool:
-    """Return True for resources that count devices of NVIDIA's plugin."""
+    """Return True for resources that count devices of NVIDIA's device plugin, such as
+    `nvidia.com/gpu.shared`."""
     return _DEVICE.fullmatch(resource) is not None
 
 
@@ -107,8 +109,8 @@ def _part(given: GivenGpu) -> str:
 
 
 def anywhere(pod: PodManifest, node: Node) -> GpuRequest | None:
-    """Return the most of each card that a pod with `nvidia.com/gpu.shared` may hold, for when its
-    card is unknown; None for pods that request none."""
+    """Return a GPU request for the most that a pod with `nvidia.com/gpu.shared` may hold of each
+    card, used if its card is unknown; None for pods without that resource."""
     devices = peak([(slot.role, amount(slot, SHARED, HELD)) for slot in slots(pod)])
     if not devices:
         return None
@@ -149,7 +151,8 @@ def card_of(device: str) -> str:
 
 
 def asks_plugin(pod: PodManifest, settings: DialectSettings) -> bool:
-    """Return True for pods that ask NVIDIA's plugin for devices, and no other system."""
+    """Return True for pods that ask NVIDIA's device plugin for devices and no other system for
+    GPUs."""
     if not any(_devices(slot) for slot in slots(pod)):
         return False
     try:

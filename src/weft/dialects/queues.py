@@ -30,7 +30,8 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 
 def named_queue(pod: PodManifest) -> str:
-    """Return the queue that the pod names; "" if it names none. Quick, as most pods name none."""
+    """Return the queue that the pod names; "" if it names none. The check is quick, as most pods
+    name none."""
     said: list[str] = []
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     if labels and not _LABELS.isdisjoint(labels):

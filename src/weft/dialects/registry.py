@@ -57,7 +57,7 @@ from weft.model.nearest import unknown
 BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 _BY_SCHEDULER: dict[str, BaseDialect] = {}
 _NAMED_BY: dict[str, set[int]] = {}
-"""Places in `ALL` of the systems that may read a resource or label of this name."""
+"""Indexes in `ALL` of the systems that may read a resource or label, by its name."""
 for _place, _system in enumerate(ALL):
     for _scheduler in _system.scheduler_names:
         _BY_SCHEDULER.setdefault(_scheduler, _system)
@@ -107,7 +107,7 @@ def placer_of(manifest: PodManifest, reads: str) -> Placer:
 
 def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
     """Return the systems in whose form the pod requests GPUs, in the order of `ALL`. Only systems
-    that read a name in the pod are asked."""
+    that read one of the names of the pod's resources, labels and annotations are checked."""
     places: set[int] = set()
     for names in (words.naming, words.labels, words.annotations):
         for name in _NAMED_BY.keys() & names.keys():
@@ -238,12 +238,12 @@ def read_placement(
 
 
 def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRequest, str]:
-    """Return a bound pod's request by what its owner cannot change any more, and why a part of it
-    is not read, "" if all is.
+    """Return a bound pod's request by those parts of the pod that its owner can no longer change,
+    and a sentence on a part that cannot be read, "" for none.
 
-    Labels and annotations that request GPUs count if a scheduler went by them and no two
-    annotations agree on a placement. Raises `BadInputError` if its containers' resources contradict
-    each other.
+    Labels and annotations that request GPUs count only if a scheduler placed the pod by them and no
+    two of its annotations agree on a placement. Raises `BadInputError` if its containers' resources
+    contradict each other.
     """
     asked = manifest if _placed_by_words(manifest) else without_asking(manifest)
     try:
@@ -256,23 +256,24 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
 
 
 class KeptWords(NamedTuple):
-    """A bound pod's labels and annotations whose first seen values count: those that request GPUs,
-    and those in which systems that run next to Weft say which GPUs it has."""
+    """A bound pod's labels and annotations of which the value seen first counts, whatever is
+    written later: those that request GPUs, and those in which systems that run next to Weft say
+    which GPUs the pod has."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
 
 
 def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
-    """Return the pod's labels and annotations whose first seen values count; without those that
-    request GPUs unless `asking`."""
+    """Return the pod's labels and annotations of which the value seen first counts; those that
+    request GPUs only with `asking`."""
     words = kept_words if asking else kept_marks
     return KeptWords(words(manifest.metadata.labels), words(manifest.metadata.annotations))
 
 
 def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyPod:
-    """Return the pod with the labels and annotations in `kept` instead of its present ones of that
-    kind."""
+    """Return the pod with the labels and annotations in `kept` instead of its present ones that
+    `kept_of` returns."""
     own = kept_of(manifest, asking=asking)
     if own == kept:
         return manifest
@@ -335,15 +336,15 @@ def _unreadable(manifest: PodManifest, settings: DialectSettings) -> str:
 
 
 class PossibleRequests(NamedTuple):
-    """Upper bounds for a pod whose resources contradict each other: each system's reading of its
-    own resources, and a number of whole cards for what no system can read."""
+    """Upper bounds for the request of a pod whose resources contradict each other: each system's
+    reading of its own resources, and a number of whole cards for what no system can read."""
 
     readings: tuple[PodRequest, ...]
     cards: int
 
 
 def possible_requests(manifest: PodManifest, settings: DialectSettings) -> PossibleRequests:
-    """Return the readings of a pod's resources by each system that it names. Never raises
+    """Return how each system whose resources the pod names reads these. Never raises
     `BadInputError`.
 
     What a system cannot read counts as one card for each unit, so that no quota sees too few.
@@ -427,8 +428,8 @@ def non_gpu_resources(
     """Return the pod's requests of CPU, memory and other resources; with `lends` GPU resources as
     well.
 
-    An amount above what any node has is refused, or cut to that if `bounds` hold amounts;
-    containers' resources that cannot be read then count as nothing.
+    An amount above what any node has is refused or, with the bounds `HELD`, reduced to the most
+    that a node has; with `HELD`, containers' resources that cannot be read count as nothing.
     """
     counted = RESOURCES if lends else ()
     return beside_gpus(PodWords(pod), bounds, is_gpu_resource, counted=counted)

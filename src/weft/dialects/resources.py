@@ -1,18 +1,19 @@
 """Reads containers' resources by Kubernetes' rules, and combines them into the pod's GPU requests.
 
-Extended resources are whole numbers whose request equals their limit; a pod needs the larger of its
-init containers (each with the sidecars started before it) and of all that run together afterwards.
-Amounts are limited to what a node can have (`model/ceilings.py`). Containers are walked once
-(`PodWords`): there may be thousands.
+Extended resources are whole numbers whose request equals their limit; a pod needs the most that any
+of its init containers needs (with the sidecars started before it), or the sum of all containers
+that run together afterwards if that is more. Amounts are limited to what a node can have
+(`model/ceilings.py`). Containers are walked once (`PodWords`): there may be thousands.
 
 Main containers and sidecars (init containers that restart Always) run together: each holds its own
-GPU request. An init container ends before the main containers start, so it borrows their GPU
-requests, and these grow to whatever it needs beyond them: the pod holds the larger of the two,
-never the sum. A container uses the first `asked.count` GPUs of its GPU requests, in their order.
+GPU request. An init container ends before the main containers start, so it uses their GPU requests,
+and these grow to whatever it needs beyond them: the pod holds the larger of the two, never the sum.
+A container uses the first `asked.count` GPUs of its GPU requests, in their order.
 
 Invariant: at no moment of the pod's life do the containers that run use more of a GPU than the GPU
 requests hold. Memory of different kinds (MiB and a percentage) can't be compared before the card is
-known; such an init container holds a GPU request of its own, which is more than needed, never less.
+known. An init container whose kind differs gets a GPU request of its own, which is more than
+needed, never less.
 """
 
 import contextlib
@@ -100,8 +101,8 @@ class InputBounds:
 REFUSED = InputBounds()
 """For pending pods: an amount that is too large is refused."""
 HELD = InputBounds(held=True)
-"""For bound pods: an amount that is too large counts as the most there is, as it must not count as
-nothing."""
+"""For bound pods: an amount that is too large counts as the most that any node has, as it must not
+count as nothing."""
 
 
 Role = Literal["init", "sidecar", "main"]
@@ -112,7 +113,8 @@ MORE_THAN_A_CARD = 1_000_000
 
 
 class ContainerSlot(NamedTuple):
-    """A container in its place: `where` names it in errors, `role` says when it runs."""
+    """A container of a pod: `where` is its field in the manifest, for errors; `role` says when it
+    runs."""
 
     container: ManifestContainer
     role: Role
@@ -138,11 +140,12 @@ _NONE_OF: Mapping[str, tuple[str, ...]] = {}
 
 
 class PodWords:
-    """A pod with its containers walked once: what dialects read.
+    """A pod as dialects read it, with indexes made in one walk over its containers.
 
-    `slots` are its containers in the order they start, `naming` those that name each resource.
-    `asking` says of each container if it asks for any of a system's resources; it is found in the
-    same walk for the systems of the names in it (`resources_of`: a system's resources by each).
+    `slots` are its containers in the order they start, `naming` has the containers that name a
+    resource, by resource. `asking` says for a system's resources which of the containers ask for
+    any of them; it is filled at once for the systems in `resources_of` (for each resource, all
+    resources of its system) whose resources the pod names.
     """
 
     __slots__ = ("annotations", "asking", "labels", "manifest", "naming", "slots")
@@ -171,7 +174,8 @@ class PodWords:
 
 
 class _Asking(dict[tuple[str, ...], list[bool]]):
-    """By resources: of each container of a pod, whether it asks for any of them. Found once."""
+    """For a tuple of resources, a list that says for each container of the pod whether it asks for
+    any of them; computed once."""
 
     def __init__(self, words: PodWords) -> None:
         super().__init__()
@@ -181,7 +185,8 @@ class _Asking(dict[tuple[str, ...], list[bool]]):
         return self.find(names)
 
     def find(self, names: tuple[str, ...]) -> list[bool]:
-        """Look at each container that names one of these resources."""
+        """Find, for each container of the pod, whether it asks for any of these resources; store
+        and return the list."""
         wanted, words = frozenset(names), self._words
         naming = words.naming_any(wanted)
         asking = {id(slot) for slot in naming if names_any(slot.container, wanted)}
@@ -230,7 +235,8 @@ def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
 
 
 def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int:
-    """Return the whole number that this container asks of an extended resource; 0 if it does not.
+    """Return the amount of an extended resource that this container asks for; 0 if it asks for
+    none.
 
     The API server refuses pods whose request and limit differ, so that is an error here too.
     """
@@ -256,7 +262,7 @@ def units(slot: ContainerSlot, name: str, unit: str) -> int:
         resources = slot.container.resources
         text = str({**(resources.requests or {}), **(resources.limits or {})}[name]).strip()
         # The API server shortens round numbers, so the user need not have written the suffix.
-        shortened = f" (so Kubernetes shows {value}, too)" if text[-1:] in "kMGTPE" else ""
+        shortened = f" (Kubernetes may shorten {value} to this)" if text[-1:] in "kMGTPE" else ""
         raise BadInputError(
             f"{slot.where}.resources.limits[{name}]",
             f"{text!r}{shortened} is {value:,} {unit}, more than any card has: a plain number "
@@ -290,8 +296,8 @@ def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> 
 
 
 def peak(amounts: Sequence[tuple[Role, int]]) -> int:
-    """Return the largest sum that runs at any moment of the pod's life; `amounts` are in the order
-    of `slots`."""
+    """Return the largest sum, at any moment of the pod's life, over the containers that run then;
+    `amounts` are in the order of `slots`."""
     running = highest = mains = 0
     for role, value in amounts:
         if role == "main":
@@ -304,8 +310,8 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
 
 
 def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
-    """Return the thousandths of a core and bytes of host memory that the containers request, with
-    the overhead."""
+    """Return the thousandths of a core and bytes of host memory that the containers request, plus
+    the pod's overhead."""
     overhead, naming = words.manifest.spec.overhead or {}, words.naming
     cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in naming.get("cpu", ())])
     memory = peak(
@@ -319,7 +325,8 @@ def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
 
 
 def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
-    """Return the container's request of a resource that it names, and the field that has it."""
+    """Return the container's request of a resource that it names, and the field with that
+    amount."""
     requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
     if requests and name in requests:
         return requests[name], f"{slot.where}.resources.requests[{name}]"
@@ -450,8 +457,8 @@ def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
 
 
 def _pod_level(pod: PodManifest, slots_of: SlotsByName) -> Quantities:
-    """Return the pod-level requests. As in the API server, a limit without a request counts as one,
-    unless containers request that resource (huge pages excepted)."""
+    """Return the pod-level requests. As in the API server, a limit without a request counts as a
+    request, unless containers request that resource (huge pages excepted)."""
     own = pod.spec.resources
     if own is None:
         return {}
@@ -479,7 +486,8 @@ def to_deliver(
     words: PodWords, counted: Sequence[str], resources: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the resources that a node must advertise for the kubelet to deliver each container's
-    share, sorted: the counted ones if a container names any, else all of the system's.
+    share, sorted: the resources in `counted` that a container names; if it names none, those in
+    `resources`.
 
     A kubelet ignores resources that its node does not advertise, and starts the container without a
     share.
@@ -492,7 +500,7 @@ def to_deliver(
 
 def too_many(asking: int) -> BadInputError:
     """Return the error about a pod of which more containers than `MOST_ASKING` ask for GPUs."""
-    most = f"Weft places {MOST_ASKING} of a pod at most: make several pods of it"
+    most = f"Weft supports at most {MOST_ASKING} in a pod: split it into several pods"
     return BadInputError("spec.containers", f"{asking:,} containers ask for GPUs; {most}")
 
 
@@ -500,7 +508,7 @@ def per_container(
     slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None]
 ) -> ContainerRequests:
     """Return the requests of a pod whose containers each have GPUs of their own (Elastic, HAMi,
-    NVIDIA, Weft): one ask per slot.
+    NVIDIA, Weft): `asks` has one entry for each container.
 
     GPU requests come in this order: main containers as written, sidecars, then what init containers
     need beyond the main containers.
@@ -528,7 +536,8 @@ def one_card(
     """Return the requests of a pod that is served by one card (gpushare, Alnair): a single GPU
     request for the pod's peak.
 
-    Asks must be of one card and one kind of memory; cores are held at `most_milli`.
+    Each entry of `asks` must be for one card, and all for one kind of memory; cores are limited to
+    `most_milli`.
     """
     requested = [ask for ask in asks if ask is not None]
     if not requested:
@@ -571,8 +580,8 @@ def _requests(
 
 
 def _borrow(gpu_requests: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
-    """Return the GPU requests that serve this init container; enlarge them or add one if they are
-    too small."""
+    """Return the indexes of the GPU requests that serve this init container; enlarge requests or
+    add one if they are too small."""
     order = sorted(pool, key=lambda i: _size(gpu_requests[i]), reverse=True)
     taken, missing = _take_whole(gpu_requests, order, ask.count)
     if missing <= 0:
@@ -633,8 +642,8 @@ def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
 
 
 def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:
-    """Return the least shared GPU request that serves either of the two; None if they cannot be
-    compared."""
+    """Return the smallest GPU request that serves either of the two, both for parts of cards; None
+    if they cannot be compared."""
     memory = _larger_memory(a.memory, b.memory)
     if memory is None or a.whole or b.whole:
         return None

@@ -1,9 +1,10 @@
 """Writes a placement's shares as an annotation, reads them back, and makes delivery records.
 
-A GPU request and a card together give the share, so a system's marks need only name the cards.
-Weft's own annotation has everything; it goes into every Binding next to the system's marks, and
-once more under another name. It names the pod and the node: an annotation in a copied manifest is
-ignored. `evidence.py` decides what a bound pod's marks are worth.
+A GPU request and a card together determine the share, so a system's own annotations need only name
+the cards. Weft's own annotation has the full shares; it goes into every Binding next to the
+system's annotations, and once more as a copy under another name. It names the pod and the node: an
+annotation in a copied manifest is ignored. `evidence.py` decides which of a bound pod's annotations
+count.
 
 The annotation also keeps what the pod says about itself (`says`), so that later edits of the pod
 have no effect, also after a change of leader.
@@ -59,7 +60,8 @@ class SaidByPod(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """Return the share of this card for request `index` (not for `split` requests: those vary)."""
+    """Return the share of this card for the GPU request with this index (not for `split` requests,
+    whose shares vary)."""
     if gpu_request.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
     memory_mib = gpu_request.memory.mib_on(gpu.memory_mib)
@@ -67,7 +69,8 @@ def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
 
 
 def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """Return the share that request `index` asks of this card; no more than the card has."""
+    """Return the share of this card that the GPU request with this index asks for; no more than the
+    card has."""
     if gpu_request.whole:
         return share_on(index, gpu_request, gpu)
     mib = min(gpu_request.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
@@ -174,7 +177,8 @@ def delivered(
 def part_of(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
 ) -> Share:
-    """Return the container's part of this share of the pod's: what it requests of the GPU.
+    """Return the container's part of this share, which the pod holds: what the container itself
+    requests of the GPU.
 
     A pod that ran out of memory before is charged more than it requests. The surplus goes to the
     container that requests most, as a limit at its request would end it again.
@@ -197,15 +201,15 @@ def part_of(
 
 
 def _mib_on(memory: GpuMemoryRequest, node: Node, gpu: Gpu) -> int:
-    """Return the MiB requested of this GPU; of MiB, the same on every one."""
+    """Return how many MiB of this GPU are requested; a request in MiB is the same on every GPU."""
     if memory.kind == "mib":
         return memory.value
     return memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
 
 
 def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:
-    """Return the container that requests the most of this GPU request; an init container only if
-    there is no other."""
+    """Return the container that requests the most memory of this GPU request; an init container
+    only if no other container uses it."""
     most, hungriest = (False, -1), None
     for container in request.containers:
         if container.asked is not None and gpu_request in container.gpu_requests:
@@ -227,7 +231,7 @@ def _gpu_of(node: Node, share: Share) -> Gpu:
 def _cards(
     placement: Placement, gpus: Mapping[int, Gpu], most_permille: int
 ) -> tuple[DeliveredCard, ...]:
-    """Return the pod's charge on each GPU. Several GPU requests may use the same one."""
+    """Return the pod's charge on each GPU, summed over its GPU requests."""
     cards: dict[int, DeliveredCard] = {}
     for share in sorted(placement.shares, key=lambda share: share.gpu):
         gpu, before = gpus[share.gpu], cards.get(share.gpu)
@@ -243,7 +247,7 @@ def _cards(
 
 
 def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
-    """Return one share per GPU, in the order in which the container sees them."""
+    """Return one share per GPU, in the order in which the container sees the GPUs."""
     parts: dict[int, DeliveredShare] = {}
     for share in shares:
         memory_mib, milli, before = share.memory_mib, share.milli, parts.get(share.gpu)
@@ -300,8 +304,8 @@ def encode(placement: Placement) -> str:
 
 
 def said_in(text: str) -> SaidByPod | None:
-    """Return what the pod says about itself in a value of `weft.dev/placement`; None if it has
-    nothing, as of an older Weft."""
+    """Return what the pod says about itself in a value of `weft.dev/placement`; None if the value
+    has no such facts, as with older versions of Weft."""
     try:
         return msgspec.convert(json.loads(text)["says"], SaidByPod)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -335,10 +339,10 @@ def subject_of(text: str) -> tuple[str, str] | None:
 
 
 def decode(text: str, request: PodRequest | None = None) -> tuple[Share, ...] | None:
-    """Return the shares in a value of `weft.dev/placement`, on GPUs that the node has or not; None
-    if it is damaged.
+    """Return the shares in a value of `weft.dev/placement`, whether or not the node has their GPUs;
+    None if the value is damaged.
 
-    With a `request`, shares for GPU requests that it does not have are damage.
+    With a `request`, a share for a GPU request that the pod does not have counts as damage.
     """
     asked = _MOST_REQUESTS if request is None else len(request.shape.gpu_requests)
     try:

@@ -1,4 +1,5 @@
-"""Reads a latency-critical pod's SLO: how late answers may be, and how late they are alone.
+"""Reads a latency-critical pod's SLO: the p99 latency that it must keep, and its p99 latency alone
+on a GPU.
 
     weft.dev/slo-ms: "80"                      what its p99 must not exceed
     weft.dev/solo-p99-ms: "40"                 its p99 alone, on whatever GPU it gets
@@ -27,7 +28,7 @@ def slowdown_limit_of(
     annotations: Mapping[str, str], job_class: str, notes: list[str]
 ) -> SlowdownLimit:
     """Return the slowdown that the pod's SLO still allows, () without one; `notes` get a warning
-    about ignored annotations and about an SLO that allows none."""
+    about ignored annotations, and about an SLO that allows no slowdown."""
     slo_text, solo_text = annotations.get(SLO_MS, ""), annotations.get(SOLO_P99_MS, "")
     if not (slo_text or solo_text):
         return ()
@@ -57,7 +58,7 @@ def _ignored(name: str, text: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """Return the number in the text; None if it is not above 0 and at most 1e12."""
+    """Return the number in the text; None if it is not a number above 0 and at most 1e12."""
     try:
         value = decimal_number(text.strip()) if len(text) <= _LONGEST else 0.0
     except ValueError:
@@ -66,8 +67,8 @@ def number(text: str) -> float | None:
 
 
 def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
-    """Return numbers by parts of GPU models' names, in lower case; a single number for all models
-    is that of the part "". None if the text is neither."""
+    """Return pairs of a part of GPU models' names, in lower case, and its number; a single number
+    for all models has the part "". None if the text has neither form."""
     if len(text) > _LONGEST:
         return None
     if "=" not in text:
@@ -86,6 +87,6 @@ def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
 
 
 def on_model(numbers: tuple[tuple[str, float], ...], gpu_model: str) -> float:
-    """Return the number for this GPU model: that of the first part which its name contains, NaN if
-    there is none."""
+    """Return the number for this GPU model: that of the first part which the model's name contains,
+    NaN if it contains none."""
     return next((amount for part, amount in numbers if contains(gpu_model, part)), math.nan)

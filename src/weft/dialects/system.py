@@ -1,11 +1,11 @@
-"""The code that all dialects share; each system's file has only its own.
+"""The code that all dialects share; each system's own file has only what differs.
 
 `BaseDialect` writes and reads placements, and `build` makes a `PodRequest` from a dialect's reading
 and what every system's pods have in common. Weft's own annotations (`weft.dev/gpu-model`,
 `isolation`, `application`, `class`, `expected-duration`, `slo-ms`, `solo-p99-ms`, `topology`) may
 be on a pod of any system.
 
-An annotation may be of 256 kB. An invalid value is refused if it decides where the pod goes, and
+An annotation may have 256 kB. An invalid value is refused if it decides where the pod goes, and
 ignored with a warning if it only describes the pod.
 """
 
@@ -100,24 +100,26 @@ class BaseDialect:
     matches these and those that Weft does not read. `asking_labels` and `asking_annotations`
     request GPUs too. To admission policies (`cluster/admission/`) pods that ask in any other way
     look like ordinary pods. `carried_by` are other systems' resources by which a pod may be this
-    system's: without any of all these it never is. `asks_by_name`: its schedulerName alone makes a
-    pod its own (Genius and Kube-Knots pods may have no resource or label).
+    system's. A pod that names none of all these resources, labels and annotations is never this
+    system's. `asks_by_name`: its schedulerName alone makes a pod its own (Genius and Kube-Knots
+    pods may have no resource or label).
 
-    `counted` are the resources that bring a container all that it requests; if empty, each resource
-    brings its own part. `pod_asks_as_one`: its pods request GPUs for all containers together, so
-    each container may use all that the pod holds.
+    `counted` are the resources that the system's device plugin serves: for a container that names
+    one, the node need advertise no other; for all others, each resource that the container names.
+    `pod_asks_as_one`: its pods request GPUs for all containers together, so each container may use
+    all that the pod holds.
 
     `written` are the annotations and labels in which its schedulers and agents say which GPUs a pod
-    has, `written_on_nodes` those about a node's. Nobody else may write them (`cluster/admission/`).
-    `agent_annotation` is the annotation in which its agent on the node writes the card that it
-    picked itself: Weft writes it only if it replaces that agent (`annotate_started`), and `recover`
-    reads it alone. `card_marks` are annotations that name a bound pod's cards, if there are no
-    `kept_marks`.
+    has, `written_on_nodes` those about a node's. Admission policies keep all others from writing
+    these (`cluster/admission/`). `agent_annotation` is the annotation in which its agent on the
+    node writes the card that it picked itself: Weft writes it only if it replaces that agent
+    (`annotate_started`), and `recover` reads it alone. `card_marks` are annotations that name a
+    bound pod's cards, if there are no `kept_marks`.
 
     `served_by_itself`: the system keeps scheduling next to Weft and delivers what it gave. Its
-    `kept_marks` are annotations and labels that say what a bound pod has; their first seen values
-    count, as those of `asking_annotations`. `unhonoured` are annotations that keep a pod pending,
-    as Weft does not do what they ask.
+    `kept_marks` are annotations and labels that say what a bound pod has; as with
+    `asking_annotations`, the value seen first counts. `unhonoured` are annotations that keep a pod
+    pending, as Weft does not do what they ask.
     """
 
     name: str = ""
@@ -169,14 +171,15 @@ class BaseDialect:
         return {}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the request, or `BadInputError` naming field and value."""
+        """Return the request; raise `BadInputError`, naming field and value, if the pod cannot be
+        read."""
         raise NotImplementedError
 
     def write(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
         """Return the annotations and labels that this system and Weft write for the placement, and
-        the environment."""
+        the containers' environment."""
         if not placement.shares:
             return PodAnnotations()
         own = self.annotate(request, placement, node, now_ns)
@@ -217,8 +220,8 @@ class BaseDialect:
         return None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """Return the cards of the node that this system's annotations on the bound pod name,
-        although they give no placement."""
+        """Return the indexes of the node's cards that this system's annotations on the bound pod
+        name, even if they give no full placement."""
         return frozenset()
 
     def cards_named_by(self, pod: PodManifest) -> str:
@@ -242,8 +245,8 @@ class BaseDialect:
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the annotations and labels of this system alone; by default only which GPUs each
-        container sees."""
+        """Return this system's annotations, labels and environment; by default only the variable
+        that says which GPUs each container sees."""
         return PodAnnotations(env=shares.visible(request, placement))
 
     def annotate_started(
@@ -261,7 +264,8 @@ class BaseDialect:
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
     ) -> dict[str, dict[str, str]]:
-        """Return the environment that `write` gives, with the choices of the system's own agent."""
+        """Return the environment that `write` gives, changed to what the system's own agent
+        chose."""
         return env
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
@@ -271,7 +275,7 @@ class BaseDialect:
 
 
 class PerContainerDialect(BaseDialect):
-    """A system whose containers have GPUs of their own each: `ask` reads one's request."""
+    """A system in which each container has GPUs of its own: `ask` reads one container's request."""
 
     def ask(self, slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
         """Return what a container that names one of the system's resources asks for; None for
@@ -349,7 +353,8 @@ def build(
 
 
 def _priority(pod: PodManifest, notes: list[str]) -> int:
-    """Return spec.priority, cut to what the API server accepts, with a note if it was cut."""
+    """Return spec.priority, limited to what the API server accepts, with a note if it was
+    changed."""
     asked = pod.spec.priority or 0
     if asked != (priority := max(LEAST_PRIORITY, min(asked, MOST_PRIORITY))):
         notes.append(
@@ -377,7 +382,7 @@ def _check(layout: ContainerRequests) -> None:
     for gpu_request in layout.gpu_requests:
         most = MOST_GPU_MIB * (MOST_GPUS if gpu_request.split else 1)
         if (value := gpu_request.memory.value) > most:
-            wrong = f"{value:,} of a GPU's memory in all: none has more than {most:,} MiB"
+            wrong = f"{value:,} of a GPU's memory in all: no GPU has more than {most:,} MiB"
             raise BadInputError("spec.containers", wrong)
 
 
@@ -426,7 +431,8 @@ def _devices(own: DeviceRule, annotations: dict[str, str], notes: list[str]) -> 
 
 
 def application_of(annotations: Mapping[str, str], notes: list[str] | None = None) -> str:
-    """Return the application in the pod's annotation; "" if that is not a name, with a note."""
+    """Return the application in the pod's annotation; "" if that is not a valid name, with a
+    note."""
     text = annotations.get(APPLICATION, "")
     if len(text) <= MOST_LETTERS and text.isprintable():
         return text
@@ -453,7 +459,8 @@ def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
 
 
 def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetType:
-    """Return the seconds of work that are lost when the pod is moved; unset if it does not say."""
+    """Return the seconds of work that are lost when the pod is moved; unset if the pod does not
+    say."""
     text = annotations.get(RESTART_COST, "").strip()
     if text == "checkpointed":
         return CHECKPOINTED_S
@@ -492,8 +499,8 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str) -> list[str]:
-    """Return warnings of GPU variables that the pod itself sets, which only an agent on the node
-    replaces."""
+    """Return warnings about GPU variables that the pod itself sets: only an agent on the node
+    replaces them."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
     for slot, request in zip(words.slots, layout.containers, strict=True):

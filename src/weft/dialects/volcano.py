@@ -1,11 +1,12 @@
 """Volcano: `volcano.sh/vgpu-number: n` cards, each shared, with vgpu-memory, percentage and cores.
 
-Memory of each card is in the plugin's units (`gpuMemoryFactor` MiB each, a setting), or a
-percentage, all of it if neither is given; cores are percent of each. Init containers are not read,
-as Volcano does not read them. Its older mode, gpushare, counts MiB of one card, or whole cards.
+Memory of each card is requested in the plugin's units (`gpuMemoryFactor` MiB each, a setting) or as
+a percentage, all of it if neither is given; cores are percent of each card. Requests of init
+containers are ignored, as in Volcano. Its older mode, gpushare, counts MiB of one card, or whole
+cards.
 
-A bound pod's cards and MiB are in `volcano.sh/vgpu-ids-new`, container by container. They are
-exact, whatever the factor. The older mode's annotation has only the card's index.
+A bound pod's cards and MiB are in `volcano.sh/vgpu-ids-new`, container by container. These MiB are
+exact, whatever `gpuMemoryFactor` is. The older mode's annotation has only the card's index.
 """
 
 import re
@@ -108,7 +109,8 @@ class Volcano(BaseDialect):
     served_by_itself = True
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return one card's parts, units of memory and percent of cores."""
+        """Return one card's vgpu-number (how many pods may share it), units of memory, and percent
+        of memory and of cores."""
         return {
             NUMBER: pieces * PARTS,
             MEM: settings.promised(gpu.memory_mib // settings.volcano_memory_factor),
@@ -117,16 +119,16 @@ class Volcano(BaseDialect):
         }
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's request: memory and cores of each of n GPUs for each container, or the
-        older mode's."""
+        """Return the pod's request: memory and cores of each of n GPUs for each container, or what
+        the older mode's resources ask for."""
         mains = [slot for slot in words.slots if slot.role == "main"]
         older = any(asked_of(slot, OLD) for slot in mains)
         if older and any(asked_of(slot, VGPU) for slot in mains):
             raise BadInputError(
-                "spec.containers", f"asks by {OLD_MEM} or {OLD_NUMBER} beside {NUMBER}; keep one"
+                "spec.containers", f"asks by {OLD_MEM} or {OLD_NUMBER}, and by {NUMBER}; keep one"
             )
         notes = [
-            f"container {slot.container.name}: Volcano ignores init containers and assigns it none"
+            f"container {slot.container.name}: Volcano gives init containers no GPU"
             for slot in words.slots
             if slot.role != "main" and asked_of(slot, self.resources)
         ]
@@ -147,8 +149,8 @@ class Volcano(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return `UUID,NVIDIA,MiB,percent:` for each GPU with `;` between containers; the older
-        mode's index."""
+        """Return Volcano's annotations, with `UUID,NVIDIA,MiB,percent:` for each GPU and `;`
+        between containers, or the older mode's with the cards' indexes; and the environment."""
         seconds = str(now_ns // 10**9)
         if _is_older(request):
             indexes = ",".join(str(share.gpu) for share in placement.shares)
@@ -271,7 +273,7 @@ def _exact(
     if marked.memory_mib < least_mib or marked.milli < least.milli:
         wrong.append(
             f"{IDS} says {marked.memory_mib:,} MiB and {marked.milli // 10} % of GPU {gpu.index}, "
-            f"it asks for {least_mib:,} MiB and {least.milli // 10} %"
+            f"the pod asks for {least_mib:,} MiB and {least.milli // 10} %"
         )
     memory_mib = min(max(marked.memory_mib, least_mib), gpu.memory_mib)
     milli = min(max(marked.milli, least.milli), gpu.milli)
@@ -281,14 +283,17 @@ def _exact(
 def _by_index(
     text: str, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """Return the older mode's cards, by index, in the order in which containers ask."""
+    """Return the placement on the cards that the older mode's annotation names by index, in the
+    order in which containers ask; and what is wrong with the annotation, None if nothing."""
     if not text:
         return None, None
     indexes = [part.strip() for part in text.split(",") if part.strip()]
     cards = [gpu for gpu in node.gpus if gpu.parent is None and str(gpu.index) in indexes]
     asked = request.shape.gpu_requests
     if not len(indexes) == len(set(indexes)) == len(cards) == sum(ask.count for ask in asked):
-        wrong = f"{OLD_INDEX} ({text[:40]!r}) names other cards than it asks for and its node has"
+        wrong = (
+            f"{OLD_INDEX} ({text[:40]!r}) does not name as many cards of its node as it asks for"
+        )
         return None, WrongMark("mark-names-unknown-card", wrong)
     shares = []
     for index, gpu_request in enumerate(asked):
@@ -312,7 +317,7 @@ def _ask(slot: ContainerSlot, factor: int, notes: list[str]) -> GpuRequest | Non
     if not count:
         notes.append(f"container {name}: {NUMBER} is missing and counts as 1")
     if mib and share:
-        notes.append(f"container {name}: {MEM_PERCENT} is ignored beside {MEM}")
+        notes.append(f"container {name}: {MEM_PERCENT} is ignored, as {MEM} is set too")
     memory = WHOLE_CARD
     if mib:
         memory = GpuMemoryRequest("mib", mib)

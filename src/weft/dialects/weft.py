@@ -38,8 +38,8 @@ class Weft(PerContainerDialect):
     resource_pattern = re.escape(RESOURCES)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Return one card's MiB, percent of cores, and a count of 100: each part of a card counts
-        as a GPU of its pod."""
+        """Return one card's MiB, its percent of cores, and a `gpu-count` of 100, as each pod with a
+        part of the card requests a count of 1."""
         return {
             GPU_MEMORY: settings.promised(gpu.memory_mib),
             GPU_CORES: 100 * pieces,
@@ -77,7 +77,8 @@ def _memory_mib(slot: ContainerSlot) -> int:
 
 
 class NodeGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Weft's own annotation, JSON: `{"gpus": [{"index": 0, "memory_mib": 16160, …}]}`."""
+    """The value of Weft's inventory annotation, JSON: `{"gpus": [{"index": 0, "memory_mib": 16160,
+    …}]}`."""
 
     gpus: list[Gpu]
 
@@ -97,9 +98,11 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     if len(set(indexes)) < len(indexes) or any(gpu.memory_mib < 0 for gpu in gpus):
         raise BadInputError(INVENTORY, "indexes must differ and memory must not be negative")
     if len(gpus) > MOST_GPUS or any(gpu.memory_mib > MOST_GPU_MIB for gpu in gpus):
-        raise BadInputError(INVENTORY, f"no node has {MOST_GPUS} GPUs, and none {MOST_GPU_MIB} MiB")
+        raise BadInputError(INVENTORY, f"a node has at most {MOST_GPUS} GPUs of {MOST_GPU_MIB} MiB")
     if any(not (0 <= gpu.index < 2**31 and 0 <= gpu.milli <= MOST_GPU_MILLI) for gpu in gpus):
-        raise BadInputError(INVENTORY, f"indexes are 0 or more, and no GPU has {MOST_GPU_MILLI} m")
+        raise BadInputError(
+            INVENTORY, f"indexes and cores must be 0 or more, cores at most {MOST_GPU_MILLI} m"
+        )
     if any(len(name) > MOST_LETTERS for gpu in gpus for name in (gpu.model, gpu.uuid)):
         raise BadInputError(INVENTORY, f"a model or UUID has more than {MOST_LETTERS} characters")
     cards = tuple(

@@ -8,29 +8,30 @@ from weft.model.ceilings import MOST_LETTERS
 
 NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG = "none", "time-slicing", "mps", "hook", "mig"
 ISOLATIONS = (NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG)
-"""Modes that limit a container's use of a GPU to its share; a pod requests one by
-`weft.dev/isolation`."""
+"""Isolation modes: ways to limit a container's use of a GPU to its share, and "none" and
+"time-slicing", which do not limit it. A pod requests a mode by `weft.dev/isolation`."""
 
 WITHOUT_AGENT = (NO_ISOLATION, TIME_SLICING)
-"""Modes of any node: no limit, and the GPU's own time-slicing among processes, which enforces
-nothing."""
+"""Modes that a node without an agent offers too: no limit, and the GPU's own time-slicing among
+processes, which enforces nothing."""
 
 BY_NAME: Final = "by-name"
 DEVICE_PLUGIN: Final = "device-plugin"
-"""How shares reach containers: by the container runtime, which names the pod, or by the kubelet,
-which counts resources without naming a pod."""
+"""Ways in which shares reach containers: by the container runtime, which names the pod to the
+agent, or by the kubelet, whose device plugin calls name no pod."""
 
 _MOST_MODES = 16
 MOST_TOLD = 1000
 
 
 class AgentOffer(msgspec.Struct, frozen=True, gc=False):
-    """`version` is the agent's. `delivery` says how shares reach containers, `isolation` in which
-    modes. `fail_closed`: a trial showed that the container runtime starts no container of a pod
-    that requires the agent (`REQUIRED_PLUGINS`) while the agent is away; `open_because` says why it
-    does start some, `runtime` names the runtime, both for messages. `drop_in`: the file on the node
-    by which the agent configured the runtime, "" if it did not. `compares_records`: the agent
-    refuses delivery records that grant more than the pod requests or was placed with.
+    """An agent's offer. `version` is the agent's version, `delivery` says how shares reach
+    containers, `isolation` lists the isolation modes that the agent can set up. `fail_closed`: a
+    trial showed that the container runtime starts no container of a pod that requires the agent
+    (`REQUIRED_PLUGINS`) while the agent is away; `open_because` says why the runtime would start
+    one, `runtime` names the runtime, both for messages. `drop_in`: the file on the node by which
+    the agent configured the runtime, "" if it did not. `compares_records`: the agent refuses
+    delivery records that grant more than the pod requests or was placed with.
 
     Modes that this version does not know are kept: no pod requests them.
     """
@@ -66,12 +67,13 @@ def decode_offer(text: str) -> AgentOffer:
 
 
 # --- heartbeat ------------------------------------------------------------------------------------
-# The Lease by which a node's agent says that it delivers: its name, and when it is late.
+# The Lease by which a node's agent shows that it runs and delivers: its name, and when it is late.
 
 
 HEARTBEAT_PREFIX: Final = "weft-agent-"
 HEARTBEAT_LATE_S: Final = 14
-"""An agent renews its Lease every 10 s; one attempt may fail."""
+"""Seconds without a renewal after which an agent counts as away. It renews its Lease every 10 s;
+one attempt may fail."""
 
 
 def heartbeat_name(node: str) -> str:

@@ -19,7 +19,7 @@ GANG_SIZE = "weft.dev/gang-size"
 QUEUE = "weft.dev/queue"
 """A label: the team's queue that the pod belongs to."""
 MOVABLE = "weft.dev/movable"
-"""Says if the pod may be moved for others: "true" or "false"."""
+"""Says if the pod may be moved to make room for other pods: "true" or "false"."""
 RESTART_COST = "weft.dev/restart-cost"
 """The work that is lost when the pod is moved: seconds, or "checkpointed"."""
 
@@ -30,22 +30,23 @@ GPU_MEMORY = "weft.dev/gpu-memory"
 GPU_CORES = "weft.dev/gpu-cores"
 GPU_COUNT = "weft.dev/gpu-count"
 
-# Written with a pod's binding, or to fence it off.
+# Written with a pod's binding, or to make a late binding fail.
 PLACEMENT = "weft.dev/placement"
 PLACEMENT_COPY = "weft.dev/placement-copy"
 """A copy of the placement, so that an edit of either text is noticed."""
 DELIVERY = "weft.dev/delivery"
 """The share of each container, for the node to carry out: see `model/delivery.py`."""
 ASKED = "weft.dev/asked"
-"""On a container in the runtime, not on a pod: the agent was asked about the container."""
+"""Set on a container in the container runtime, not on a pod: shows that the runtime called the
+agent before it created the container."""
 REQUIRED_PLUGINS = "required-plugins.noderesource.dev/pod"
 """NRI's annotation: containerd (2.2 and later) creates no container of the pod without these
 plugins."""
 TERM = "weft.dev/term"
-"""The number of the leader's term."""
+"""The number of the leadership term in which the pod was bound."""
 FENCED_VERSION = "weft.dev/fenced-version"
-"""Written to a pod whose binding got no answer, so that a late binding fails at the changed
-version."""
+"""Written to a pod whose binding got no answer, so that a late binding fails because the pod's
+resourceVersion has changed."""
 
 # Written by agents on nodes.
 INVENTORY = "weft.dev/inventory"
@@ -56,9 +57,9 @@ NODE_MODELS = "weft.dev/gpu-model."
 AGENT = "weft.dev/agent"
 """The agent's version, how it delivers, the isolation that it offers: `model/agent_offer.py`."""
 PLUGIN_GPUS = "weft.dev/plugin-gpus"
-"""The GPUs that NVIDIA's device plugin gave to pods there: `model/plugin_gpus.py`, JSON."""
+"""The GPUs that NVIDIA's device plugin gave to pods on the node: `model/plugin_gpus.py`, JSON."""
 ADVERTISES = "weft.dev/advertises"
-"""The GPU resources of a node's status that Weft's agent there answers for, separated by commas."""
+"""The GPU resources in a node's status that Weft's agent on the node sets, separated by commas."""
 OUT_OF_MEMORY = "weft.dev/out-of-memory"
 
 # A label of namespaces.
@@ -68,10 +69,11 @@ SCHEDULE, SCHEDULE_ENABLED = "weft.dev/schedule", "enabled"
 # A label of Weft's own pods, and annotations of metrics servers' Services.
 ROLE = "weft.dev/role"
 
-# Labels of all that an experiment makes on a cluster.
+# Labels of all objects that an experiment creates on a cluster.
 EXPERIMENT = "weft.dev/experiment"
 TURN = "weft.dev/experiment-turn"
-"""Label of one scheduler's turn in an experiment: a hash of its cell."""
+"""Label on the objects of one run (turn) of an experiment on a cluster: a hash that identifies the
+run."""
 
 # Nodes and pods of tests.
 HOLLOW = "weft.dev/hollow"

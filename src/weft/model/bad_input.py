@@ -1,6 +1,8 @@
-"""Kinds of bad input from other systems: reported, counted, and charged the most that it may mean.
+"""Kinds of bad input from other systems, which Weft reports, counts, and charges as the most that
+it may mean.
 
-A kind is the label of `weft_bad_input` (docs/reference/metrics.md), so that their number is fixed.
+Kinds are the label values of the metric `weft_bad_input` (docs/reference/metrics.md), so their
+number is fixed.
 """
 
 from typing import Literal, NamedTuple, get_args

@@ -6,8 +6,8 @@ declares the feature.
 """
 
 RESTARTS_ALL = "RestartAllContainersOnContainerExits"
-"""For a container whose restart rules have the action RestartAllContainers."""
+"""Needed by a pod with a container whose restart rules have the action RestartAllContainers."""
 HOST_NETWORK_USERS = "UserNamespacesHostNetworkSupport"
-"""For a pod on the host's network with a user namespace of its own."""
+"""Needed by a pod on the host's network with a user namespace of its own."""
 
 NEEDED = frozenset((RESTARTS_ALL, HOST_NETWORK_USERS))

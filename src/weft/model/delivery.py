@@ -21,8 +21,8 @@ MOST_CONTAINERS = 8192
 class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
     """A container's part of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
-    0 means that the container requested no such amount: it is limited only by what the whole pod
-    has of the GPU (`DeliveredCard`).
+    An amount of 0 means that the container did not request one: it is limited only by what the
+    whole pod has of the GPU (`DeliveredCard`).
     """
 
     gpu: int
@@ -56,11 +56,12 @@ class DeliveredContainer(msgspec.Struct, frozen=True):
 class DeliveryRecord(msgspec.Struct, frozen=True):
     """A pod's delivery: its UID, node, isolation mode, and what each container gets.
 
-    `cards` are by index. Containers that request no GPU are left out. `isolation` is the mode that
-    the pod requests by `weft.dev/isolation`, "" if the node chooses. Containers of one card may be
-    promised more of it together than `cards` says: init containers end before the others begin, and
-    containers of a pod that asks as one (Genius, Kube-Knots) may each use all of it. `version` is
-    raised when an older agent could misread the record; such an agent refuses it.
+    `cards` are in the order of the GPUs' indexes. Containers that request no GPU are left out.
+    `isolation` is the mode that the pod requests by `weft.dev/isolation`, "" if the node chooses.
+    Containers of one card may be promised more of it together than `cards` says: init containers
+    end before the others begin, and containers of a pod that asks as one (Genius, Kube-Knots) may
+    each use all of it. `version` is raised when an older agent could misread the record; such an
+    agent refuses it.
     """
 
     pod: str
@@ -95,7 +96,7 @@ def decode_delivery(text: str) -> DeliveryRecord:
 
 
 def problem_of(record: DeliveryRecord) -> str:
-    """Return what in the record cannot be true of any pod and node; "" if nothing."""
+    """Return a text on what in the record is impossible for any pod and node; "" if nothing is."""
     if record.version != VERSION:
         return f"version {record.version} is not known; this agent knows version {VERSION}"
     if not record.pod or not record.node:
@@ -103,7 +104,7 @@ def problem_of(record: DeliveryRecord) -> str:
     if len(record.cards) > MOST_CARDS or len(record.containers) > MOST_CONTAINERS:
         return (
             f"it names {len(record.cards):,} GPUs and {len(record.containers):,} containers; "
-            f"at most {MOST_CARDS:,} and {MOST_CONTAINERS:,} can be"
+            f"at most {MOST_CARDS:,} and {MOST_CONTAINERS:,} are possible"
         )
     return _problem_of_cards(record.cards) or _problem_of_containers(record)
 
@@ -115,7 +116,7 @@ def _problem_of_cards(cards: tuple[DeliveredCard, ...]) -> str:
         if not _possible(card) or card.most_memory_mib < 0 or card.most_milli < 0:
             return f"GPU {card.gpu}: amounts that no GPU has"
         if card.memory_mib > card.most_memory_mib or card.milli > card.most_milli:
-            return f"GPU {card.gpu}: more than may be promised of it"
+            return f"GPU {card.gpu}: the pod has more than may be promised of it"
     return ""
 
 
@@ -142,7 +143,7 @@ def _problem_of_container(container: DeliveredContainer, cards: dict[int, Delive
 
 def _problem_of_share(share: DeliveredShare, card: DeliveredCard | None) -> str:
     if card is None or share.uuid != card.uuid:
-        return "is not among the pod's"
+        return "is not among the pod's GPUs"
     if not _possible(share):
         return "amounts that no GPU has"
     if share.memory_mib > card.memory_mib or share.milli > card.milli:

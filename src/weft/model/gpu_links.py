@@ -53,12 +53,13 @@ class GpuLinks(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def gbps_of(strength: int) -> float:
-    """Return the GB/s of a path of this strength, one way."""
+    """Return the GB/s, one way, of a path of this strength (see `path_strength`)."""
     return strength // _RANKS / 10
 
 
 def nvlink_generation(model: str) -> int:
-    """Return the generation of a GPU model's NVLinks; 0 if its name is not known to have any."""
+    """Return the generation of a GPU model's NVLinks; 0 if the model is not known to have
+    NVLinks."""
     name = model.upper()
     return next((gen for gen, parts in _MODELS.items() if any(part in name for part in parts)), 0)
 

@@ -1,8 +1,9 @@
 """Predicted slowdown of pods on a shared GPU, as policies see it: one table, replaced as a whole.
 
-An `InterferenceTable` is plain data: it reaches policies as the `PolicyInput` `INTERFERENCE`, is
-recorded with it and replays. An `InterferenceView` holds it as arrays. It has only the results of
-predictors (`interference/`), for each pair of applications and each GPU model.
+An `InterferenceTable` is plain data: it reaches policies as the `PolicyInput` `INTERFERENCE`, and
+is recorded and replayed with a decision's inputs. An `InterferenceView` holds the table as arrays.
+The table has only the results of predictors (`interference/`), for each pair of applications and
+each GPU model.
 
 Log slowdown is ln(rate alone ÷ rate with others): 0 is no loss, ln 2 half speed. Measured values
 may be a little below 0.
@@ -33,23 +34,25 @@ MYSTIC = "mystic"
 Distances = dict[str, dict[str, float]]
 
 OBSERVED = "observed"
-"""Last of the `sources` of a table that includes observed slowdowns of running pods."""
+"""Last of the `sources` of a table, if the table includes slowdowns observed on running pods."""
 
 ANY_MODEL = "*"
 """GPU model of a table that applies to every model without a table of its own, as does ""."""
 
 UNSEEN_MODEL = 1.5
-"""Factor on the distance of bounds from the mean on a GPU model without measurements."""
+"""Factor by which the distance of an upper bound from its mean is widened for a GPU model without
+measurements."""
 
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.0391, 0.2724
-"""Log slowdown and its bound if nothing is known: the hinge rule at a summed utilisation of 1.0.
+"""Log slowdown of an unknown pair and its upper bound: those of the hinge rule (no loss up to a
+summed utilisation of 0.88) at 1.0.
 
 Speed 1 − 0.32 · (1.0 − 0.88) = 0.9616, and 0.20 less at the bound.
 """
 
 
 class PredictionTier(enum.IntEnum):
-    """Evidence behind a prediction, best first.
+    """Evidence behind a prediction, the best first.
 
     Stored as a negative number if the bound is not calibrated: policies then treat the pair as
     unknown.
@@ -83,7 +86,8 @@ class InterferenceTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class CardTable(NamedTuple):
-    """The pairs on one GPU model, [K+1, K+1] each; `seen`: there are measurements on this model."""
+    """The predictions for all pairs of applications on one GPU model, [K+1, K+1] each; `seen`:
+    there are measurements on this model."""
 
     mean: Floats
     upper: Floats
@@ -92,8 +96,8 @@ class CardTable(NamedTuple):
 
 
 class JointSlowdown(NamedTuple):
-    """One pod with co-residents: log slowdown, its upper bound, the worst tier among its pairs, and
-    if the bound is calibrated. `upper` is +inf for a forbidden pair.
+    """Prediction for one pod with its co-residents: log slowdown, its upper bound, the worst tier
+    among the pod's pairs, and if the bound is calibrated. `upper` is +inf for a forbidden pair.
     """
 
     mean: float
@@ -115,7 +119,8 @@ def interference(
 ) -> InterferenceTable:
     """Return an `InterferenceTable` of arrays (mean, upper, tier), each [M, K+1, K+1].
 
-    `ValueError` where shapes, or a bound below its mean, make no sense.
+    `ValueError` if an array has another shape, a mean is beyond `LARGEST`, or a bound is below its
+    mean.
     """
     mean, upper, tier = arrays
     shape = (len(gpu_models), len(classes) + 1, len(classes) + 1)
@@ -161,7 +166,7 @@ class InterferenceView:
 
     @property
     def unknown(self) -> int:
-        """Index of an application that is not in the table."""
+        """Row and column for any application that is not in the table."""
         return len(self._index)
 
     def index_of(self, application: str) -> int:
@@ -169,8 +174,9 @@ class InterferenceView:
         return self._index.get(application, self.unknown)
 
     def of(self, gpu_model: str) -> CardTable:
-        """Return the pairs on a GPU model. A model without measurements gets the values for any
-        model; if there are none, the worst of all other models, with widened bounds.
+        """Return the predictions for all pairs on a GPU model. A model without measurements gets
+        the values for any model; if there are none, the worst of all other models, with widened
+        bounds.
         """
         return self._cards.get(normalized(gpu_model), self._elsewhere)
 
@@ -198,8 +204,8 @@ class InterferenceView:
         )
 
     def _worst_of_all(self, size: int) -> CardTable:
-        """Return the largest mean and bound over GPU models, the bound widened; never
-        calibrated."""
+        """Return for each pair the largest mean and bound over all GPU models, the bound widened by
+        `UNSEEN_MODEL`, and marked as not calibrated."""
         if not self._cards:
             mean, upper = np.full((size, size), UNKNOWN_MEAN), np.full((size, size), UNKNOWN_UPPER)
             tier = np.full((size, size), PredictionTier.UNKNOWN, dtype=np.int8)

@@ -1,4 +1,5 @@
-"""The pod, node and scheduling cycle that a log line is about, as `extra` of the call.
+"""The pod, node and scheduling cycle that a log line is about, for the argument `extra` of the
+logging call.
 
 `kube/log_lines.py` writes them as fields of a line of JSON; in text logs the message has them.
 """

@@ -1,7 +1,8 @@
 """The parts of a Kubernetes Pod and Node that dialects read, decoded straight into structs.
 
-Field names are Kubernetes' own (camelCase on the wire). What is not listed is not kept: ten
-thousand pods kept whole would make every garbage collection a pause.
+Field names are Kubernetes' own (camelCase on the wire). Fields that are not listed here are
+dropped: with ten thousand complete pods in memory every garbage collection would be a noticeable
+pause.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ class ObjectMeta(Api, frozen=True, gc=False):
 
 
 Quantities = dict[str, str | int | float]
-"""By resource name, as written."""
+"""Amounts by resource name, as written in the manifest."""
 
 
 class ManifestResources(Api, frozen=True, gc=False):
@@ -39,7 +40,7 @@ class ManifestResources(Api, frozen=True, gc=False):
 
 
 class EnvVar(Api, frozen=True, gc=False):
-    """One environment variable; `value` is None if it comes from elsewhere."""
+    """One environment variable; `value` is None if the value comes from elsewhere (valueFrom)."""
 
     name: str
     value: str | None = None

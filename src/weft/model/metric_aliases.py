@@ -1,4 +1,4 @@
-"""Exporters' names and units of the canonical metrics.
+"""The names and units under which exporters publish the canonical metrics.
 
 The agent publishes metrics under these names and telemetry reads them, both by this one table.
 """
@@ -11,9 +11,9 @@ from weft.model.metric import Metric
 class Alias(NamedTuple):
     """The meaning of an exporter's metric.
 
-    A sample times `scale` is in the metric's unit. `by_process`: there is a series for each
-    process, and those of one pod on one GPU are added up; other series repeat the device's value.
-    `scale` 0 means percent or ratio, as the exporter's version has it: see
+    A sample times `scale` is in the metric's unit. `by_process`: the exporter has a series for each
+    process, and the series of one pod on one GPU are added up; otherwise several series of one GPU
+    repeat the same value. `scale` 0 means percent or ratio, as the exporter's version has it: see
     `telemetry/meaning/join.py:scale_of`.
     """
 

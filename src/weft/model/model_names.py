@@ -14,7 +14,8 @@ _ANY = {" ": "[ _-]", "_": "[ _-]", "-": "[ _-]", "\\ ": "[ _-]", "\\_": "[ _-]"
 
 
 def normalized(name: str) -> str:
-    """Return the name with blanks for `_` and `-`: names are alike if these differ in case only."""
+    """Return the name with blanks for `_` and `-`, so that the same name in another spelling
+    compares equal."""
     return name.translate(_APART)
 
 

@@ -13,10 +13,11 @@ from weft.model.request import Taint
 class Gpu(msgspec.Struct, frozen=True, gc=False):
     """One GPU, or one MIG instance of it.
 
-    `index` is the NVML index on its node, `memory_mib` the card's true memory, `milli` its cores
-    in thousandths of a card (a MIG instance still counts 1000 of *itself*). `parent` is the index
-    of the card that a MIG instance is cut from: the two are never held at the same time.
-    `in_service` is False for cards reported broken: they keep their occupants and take no more.
+    `index` is the NVML index on its node, `memory_mib` the card's true memory, `milli` its cores in
+    thousandths of a card (a MIG instance still counts 1000 of *itself*). `parent` is the index of
+    the card that a MIG instance is cut from: the two are never held at the same time. `in_service`
+    is False for cards reported broken: pods that have a part of such a card keep it, and no others
+    get one.
     """
 
     index: int
@@ -32,11 +33,11 @@ class CardNames(msgspec.Struct, frozen=True, gc=False):
     """Names of a node's cards in other systems' annotations, from objects other than the Node
     itself.
 
-    `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `sharing` are the sets of
-    KAI's groups of which pods there have shares; `reserved` has, for a group whose reservation pods
-    name several cards, their UUIDs; `found` are all UUIDs that reservation pods name, the oldest
-    pod's first. `given` are the GPUs that NVIDIA's device plugin gave to pods there, as the node's
-    agent reports.
+    `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `sharing` has, for each
+    pod on the node with shares of KAI's groups, the groups; `reserved` has, for a group whose
+    reservation pods name several cards, their UUIDs; `found` are all UUIDs that reservation pods
+    name, the oldest pod's first. `given` are the GPUs that NVIDIA's device plugin gave to pods on
+    the node, as the node's agent reports.
     """
 
     cards: dict[str, str] = {}
@@ -55,14 +56,15 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     unknown).
 
     `delivers` are the GPU resources that reach containers there, as the kubelet ignores others;
-    None: all. `isolation` are the modes in which containers can have GPUs there
+    None: all reach them. `isolation` are the modes in which containers can have GPUs there
     (`model/agent_offer.py`); None: any, as on a trace's nodes. `fail_closed`: no container of a pod
     that requires the agent starts there without it. `silent_since` is when shares stopped being
     delivered (RFC 3339); unset while an agent delivers them, or if none ever did.
 
     `schedulable` is False for nodes that are not ready. `links` say how its GPUs are connected,
     unset if unknown. `declared_features` are those features of its kubelet that some pods need,
-    unset for none. `called` serves to read the annotations of bound pods: no decision uses it.
+    unset for none. `called` has other systems' names of the cards, to read the annotations of bound
+    pods; no decision uses it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A placement: the decision which node and GPUs a pod gets, and how much of each GPU."""
+"""A placement: the node and GPUs that a pod gets, and how much of each GPU."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from weft.model.slowdown_limit import SlowdownLimit
 class Share(msgspec.Struct, frozen=True, gc=False):
     """A GPU request's part of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
-    `gpu_request` is the index into the pod's GPU requests, `gpu` the index on the node.
+    `gpu_request` is the index into the pod's GPU requests, `gpu` the GPU's index on its node.
     """
 
     gpu_request: int

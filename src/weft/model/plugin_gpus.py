@@ -13,8 +13,8 @@ MOST_REPLICAS = 1_000_000
 
 
 class GivenGpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`devices` of the `replicas` devices that the plugin offers of one GPU; one of one is the
-    whole GPU. `card` is the GPU's index in `PluginGpus.cards`."""
+    """A pod's part of a GPU: `devices` of the `replicas` devices that the plugin offers of the GPU;
+    1 of 1 is the whole GPU. `card` is the GPU's index in `PluginGpus.cards`."""
 
     card: int
     devices: int
@@ -22,8 +22,8 @@ class GivenGpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PluginGpus(msgspec.Struct, frozen=True):
-    """`cards` are UUIDs of GPUs and MIG instances; `pods` has by UID what each pod holds of
-    them."""
+    """GPUs that pods of a node hold: `cards` are UUIDs of GPUs and MIG instances; `pods` has, by a
+    pod's UID, what the pod holds of which card."""
 
     cards: tuple[str, ...] = ()
     pods: dict[str, tuple[GivenGpu, ...]] = {}

@@ -1,4 +1,5 @@
-"""Queues of teams: each queue's guarantee and limits, and the order in which they go.
+"""Queues of teams: each queue's guarantee and limits, and the order in which queues' pods are
+decided.
 
 Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). A queue holds
 what the ledger charges for its pods: GPUs as the larger part of each card's memory and cores that
@@ -35,8 +36,9 @@ NO_AMOUNTS = QueueAmounts()
 
 
 class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue. While below its `guarantee` its pods come before those of all queues above theirs;
-    beyond their guarantees queues share by `weight`. It never holds more than its `limits`."""
+    """One queue's weight, guarantee and limits. While a queue holds less than its `guarantee`, its
+    pods come before those of all queues that hold theirs; beyond their guarantees queues share by
+    `weight`. A queue never holds more than its `limits`."""
 
     name: str
     weight: int = 1
@@ -45,10 +47,10 @@ class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QueueRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rules of all queues. `reclaim`: for a queue below its guarantee, pods are preempted that
-    other queues borrow GPUs with. `order`: queues take turns by what they hold (`fair`), or pods go
-    by priority and age, whichever queue they are in. Queues that are not named have weight 1, no
-    guarantee and no limits."""
+    """Rules of all queues. `reclaim`: for a queue below its guarantee, pods of queues beyond theirs
+    are preempted. `order`: the next pod is of the queue that holds least for its weight (`fair`),
+    or the pod of the highest priority and then age, whatever its queue (`priority`). Queues not in
+    `queues` have weight 1, no guarantee and no limits."""
 
     order: Order = "priority"
     queues: tuple[QueueTerms, ...] = ()
@@ -68,11 +70,12 @@ NO_QUEUES = QueueRules()
 
 
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rules for keeping places. The place of a gang that was among the first `at_once` of its
-    priority for `after_ns` is kept until it starts, for `keep_for_ns` at most; that of a pod of
-    several GPUs by `pods_after_ns`, `pods_keep_for_ns` and `pods_at_once` (None: as for gangs).
-    After 0 keeps no place. `discipline` decides which pod goes next, and which may backfill kept
-    places: those that end in time with `confidence` percent."""
+    """Rules for keeping places: reserving GPUs for gangs and pods that wait. A gang that was among
+    the first `at_once` of its priority for `after_ns` has its place kept until it starts, for
+    `keep_for_ns` at most; a pod of several GPUs by `pods_after_ns`, `pods_keep_for_ns` and
+    `pods_at_once` (None: as for gangs). If the time to wait is 0, no place is kept. `discipline`
+    decides which pod goes next, and which pods may run in kept places meanwhile: those that end in
+    time with a probability of `confidence` percent."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
@@ -84,13 +87,15 @@ class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
     pods_at_once: int | None = None
 
     def keeps_for_ns(self, *, gang: bool) -> int:
-        """Return for how long a gang's place is kept at most, or a pod's."""
+        """Return the longest time in ns for which a place is kept: a gang's with `gang`, else a
+        pod's."""
         if gang or self.pods_keep_for_ns is None:
             return self.keep_for_ns
         return self.pods_keep_for_ns
 
     def most_places(self, *, gang: bool) -> int:
-        """Return how many places are kept at once for each priority: for gangs, or for pods."""
+        """Return the most places that are kept at once for pods of one priority: gangs' with
+        `gang`, else single pods'."""
         return self.at_once if gang or self.pods_at_once is None else self.pods_at_once
 
 

@@ -7,9 +7,9 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """Why a node was left out: one reason each, the most fundamental that is known. 0: it fits. Up
-    to `OUT_OF_SERVICE` a reason follows from the node itself, except `ANTI_AFFINITY`; from `CPU` on
-    it follows from other pods.
+    """Why a node was left out: one reason for each node, the most fundamental that is known. 0: the
+    pod fits. Up to `OUT_OF_SERVICE` a reason follows from the node itself, except `ANTI_AFFINITY`;
+    from `CPU` on it follows from other pods.
     """
 
     FITS = 0
@@ -67,7 +67,7 @@ TEXT: dict[Code, str] = {
     Code.FITS: "fits",
     Code.UNSCHEDULABLE: "node is cordoned or not ready",
     Code.OTHER_NODE: "pod names another node",
-    Code.UNSUPPORTED: "pod asks for what Weft does not honour yet",
+    Code.UNSUPPORTED: "pod asks for a feature that Weft does not support yet",
     Code.TAINT: "a taint that the pod does not tolerate",
     Code.NODE_AFFINITY: "node selector or affinity does not match",
     Code.VOLUME: "a volume of the pod is bound elsewhere",
@@ -76,7 +76,7 @@ TEXT: dict[Code, str] = {
     Code.NO_GPU: "node has no GPU",
     Code.NOT_ADVERTISED: "node does not advertise the GPU resource that the pod asks for",
     Code.NO_ISOLATION: "node does not offer the isolation that the pod asks for",
-    Code.NOT_DELIVERING: "no agent delivers shares there now",
+    Code.NOT_DELIVERING: "no agent delivers shares on the node now",
     Code.WRONG_UNIT: "node advertises another gpushare unit",
     Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",
@@ -93,19 +93,19 @@ TEXT: dict[Code, str] = {
     Code.NOT_IDLE: "too few idle GPUs",
     Code.TOGETHER: "each container's GPU fits alone, but not all together",
     Code.POLICY: "refused by the policy",
-    Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were looked at",
+    Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were tried",
     Code.FAULT: "deciding for this pod failed; Weft's log says why",
     Code.LINKS_TAKEN: "the node's best connected GPUs are not free together",
     Code.POD_AFFINITY: "no pod matches the pod's required affinity",
     Code.POD_ANTI_AFFINITY: "a pod matches the pod's anti-affinity",
-    Code.TOPOLOGY_SPREAD: "the pod would be spread unevenly",
+    Code.TOPOLOGY_SPREAD: "the pod would violate its topology spread constraints there",
     Code.CLAIM_WAITS: "a claim of the pod is not ready",
-    Code.CLAIM_TAKEN: "another pod has a claim that is for one pod alone",
+    Code.CLAIM_TAKEN: "another pod uses the pod's ReadWriteOncePod claim",
     Code.DISK_TAKEN: "a pod on the node uses a disk that the pod mounts",
-    Code.NO_VOLUME: "no volume for a claim of the pod is available there",
-    Code.STORAGE_CAPACITY: "too little storage is left there for a claim of the pod",
+    Code.NO_VOLUME: "no volume for a claim of the pod is available to the node",
+    Code.STORAGE_CAPACITY: "too little storage is left for a claim of the pod on the node",
     Code.VOLUME_LIMIT: "no more volumes can be attached to the node",
-    Code.GROUP_INCOMPLETE: "too few pods of the pod's group are there",
+    Code.GROUP_INCOMPLETE: "too few pods of the pod's group exist yet",
     Code.GROUP_ELSEWHERE: "the pod's group runs in another topology domain",
     Code.QUEUE_LIMIT: "the pod's queue holds as much as it may",
 }
@@ -114,7 +114,8 @@ _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE
 
 
 class Reason(msgspec.Struct, frozen=True, gc=False):
-    """`nodes` nodes fail with `code`; `best` is the most any of them offers of what was `asked`.
+    """A reason that keeps a pod off `nodes` nodes; `best` is the most that any of these nodes
+    offers of what was `asked`.
 
     `asked` and `best` are in `unit` (such as "MiB", "m" for thousandths of a GPU, "m cpu", "idle
     GPUs", or an extended resource's name); 0 and "" if a number says nothing. `words` replace the

@@ -6,9 +6,9 @@ request (a gpushare pod, or an init container that runs before the container who
 The *shape* is the part of a request that decides where it fits: pods of one shape are
 interchangeable for every filter and score, and Weft caches per shape.
 
-*Constraints* keep a pod off a node even with room: taints, selectors, affinity, ports, volumes.
-Words and meanings are Kubernetes' own (core/v1). Everything is hashable, because it is part of a
-shape.
+*Constraints* keep a pod off a node even if it has room: taints, selectors, affinity, ports,
+volumes. Words and meanings are Kubernetes' own (core/v1). Everything is hashable, because it is
+part of a shape.
 
 Amounts are exact integers: Kubernetes' quantities (`100m`, `2Gi`, `1e3`) are read here.
 """
@@ -148,10 +148,10 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must match
     (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms: for each
     volume one of its terms must match. `unsupported` is a sentence about what Weft does not honour
-    yet: such a pod stays pending with that reason. `features` are those that its node must declare.
-    `pods` are its rules about other pods, `storage` those of its volumes that are not bound yet.
-    `judged_elsewhere`: the caller has checked all of these already, and other pods' anti-affinity;
-    only `ports` are checked, as an amount.
+    yet: such a pod stays pending with that reason. `features` are kubelet features that its node
+    must declare. `pods` are its rules about other pods, `storage` those of its volumes that are not
+    bound yet. `judged_elsewhere`: the caller has checked all of these already, and other pods'
+    anti-affinity; only `ports` are checked, as an amount.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -167,7 +167,8 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rules(self) -> int:
-        """Rules on nodes, tolerations and ports: a decision's work grows with them."""
+        """The number of rules on nodes, tolerations and ports; a decision's work grows with
+        them."""
         terms = list(self.affinity or ())
         for either in self.volumes:
             terms += either
@@ -186,7 +187,8 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return all(any(term.matches(name, labels) for term in terms) for terms in self.volumes)
 
     def lacking(self, declared: Sequence[str] | UnsetType) -> tuple[str, ...]:
-        """Return those of the pod's features that a node lacks which declares these."""
+        """Return the features that the pod needs and a node that declares the features in
+        `declared` lacks."""
         return tuple(name for name in self.features or () if name not in (declared or ()))
 
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
@@ -215,8 +217,8 @@ def _rules_in(terms: Sequence[Term]) -> int:
 
 
 PREFERENCES_PERCENT = 2
-"""Default range within which pods' preferences decide: below the best score by this percentage of
-the scores' range."""
+"""Default range of scores within which pods' preferences decide: from the best score down by this
+percentage of the difference between best and worst."""
 
 
 class Preferences(msgspec.Struct, frozen=True, gc=False):
@@ -224,9 +226,9 @@ class Preferences(msgspec.Struct, frozen=True, gc=False):
     node.
 
     `nodes` are preferred terms of node affinity, `pods` those of affinity and anti-affinity to
-    pods, `spread` its ScheduleAnyway topology spread constraints. `by_default`: the pod has none,
-    and `spread` are kube-scheduler's defaults for pods of one workload. `images` are the names of
-    the images of its `containers` containers, each once.
+    pods, `spread` its ScheduleAnyway topology spread constraints. `by_default`: the pod has no such
+    constraints, and `spread` are kube-scheduler's defaults for pods of one workload. `images` are
+    the names of the images of its `containers` containers, each once.
     """
 
     nodes: tuple[Preference, ...] = ()
@@ -238,7 +240,7 @@ class Preferences(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rules(self) -> int:
-        """Rules on nodes and pods: a decision's work grows with them."""
+        """The number of rules on nodes and pods; a decision's work grows with them."""
         asked = [wish.term.pods for wish in self.pods]
         asked += [] if self.by_default else [rule.pods for rule in self.spread]
         return _rules_in([wish.term for wish in self.nodes]) + rules_in(asked)
@@ -304,8 +306,8 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
         return self.value * card_mib // units
 
     def told_mib_on(self, card_mib: int) -> int:
-        """Return `mib_on` for messages: for more units than the card has, the MiB of these
-        units."""
+        """Return the requested MiB for messages: `mib_on`, or if more units are requested than the
+        card has, the MiB of these units."""
         asked_mib = self.mib_on(card_mib)
         if asked_mib <= card_mib or self.kind not in ("units", "node-units"):
             return asked_mib
@@ -317,15 +319,16 @@ WHOLE_CARD = GpuMemoryRequest(kind="whole")
 
 
 class GpuRequest(msgspec.Struct, frozen=True, gc=False):
-    """`count` distinct GPUs, each with this memory and `milli` thousandths of its cores.
+    """One demand for `count` distinct GPUs, each with this memory and `milli` thousandths of its
+    cores.
 
     `whole` asks for idle cards and charges all of each; `memory` is then the least they must have.
     `split` makes `memory` the total, spread over the fewest GPUs that hold it together
     (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be free
     beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the card) is
-    charged if `memory` is less, as earlier runs needed it; such a GPU request never borrows.
-    `expected_mib` is the most that pods like this one were seen to use, 0 if unknown: this much
-    must be free if memory is lent, whatever the pod requests.
+    charged if `memory` is less, as earlier runs needed it; such a GPU request never uses lent
+    memory. `expected_mib` is the most that pods like this one were seen to use, 0 if unknown: this
+    much must be free if memory is lent, whatever the pod requests.
     """
 
     count: int = 1
@@ -412,7 +415,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def gpus(self) -> int:
-        """Return how many GPUs, or shares of different GPUs, it requests."""
+        """Return how many GPUs, or shares of different GPUs, the pod requests."""
         return sum(request.count for request in self.gpu_requests)
 
 
@@ -445,7 +448,8 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     `priority` is spec.priority; `queue_priority` is the dialect's own (genius/priority), compared
     first. `created_ns` is the creation time in nanoseconds. `shared_by_containers`: one card serves
     the whole pod (gpushare). `system_names` are the schedulerNames of the dialect's system, its
-    default first. `warnings` are sentences; one about a resource begins with its name and "is".
+    default first. `warnings` are sentences; a warning about a resource begins with the resource's
+    name and "is".
 
     `workload` names the owner of pods like this one, "" if there is none. `labels` are the pod's,
     by which other pods' rules select it. `claims` are the names of its volume claims that wait for
@@ -516,12 +520,13 @@ _SUFFIX = {
 
 _PLAIN = re.compile(r"(\d{1,15})(m|k|M|G|T|P|[KMGTP]i)?", re.ASCII)
 _TIMES = {suffix: int(value) for suffix, value in _SUFFIX.items() if value >= 1}
-"""Factors of suffixes that are whole numbers: most quantities are a number and one of these, and
-need no decimals."""
+"""The factors that are whole numbers, by suffix: most quantities are a number with one of these
+suffixes, and need no decimals."""
 
 
 def _whole(text: str | int | float, per: int) -> int | None:
-    """Return a whole number times `per`, rounded up; None if the text needs exact decimals."""
+    """Return the quantity times `per`, rounded up to a whole number; None if the text needs exact
+    decimals."""
     if type(text) is int and 0 <= text < 10**15:
         return text * per
     match = _PLAIN.fullmatch(text) if type(text) is str else None
@@ -541,7 +546,9 @@ def _decimal(text: str | int | float, where: str) -> Decimal:
         )
     number, exponent, suffix = match.groups()
     if len(number) > 40 or (exponent and (len(exponent) > 4 or abs(int(exponent[1:])) > 40)):
-        raise BadInputError(where, f"{str(text)[:40]!r} is out of all proportion for a quantity")
+        raise BadInputError(
+            where, f"{str(text)[:40]!r} is far too large or too small for a quantity"
+        )
     return Decimal(number + (exponent or "")) * _SUFFIX[suffix]
 
 
@@ -559,7 +566,8 @@ def parse_quantity(text: str | int | float, where: str = "") -> int:
 
 
 def parse_cpu_milli(text: str | int | float, where: str = "") -> int:
-    """Return a CPU quantity in thousandths of a core, rounded up."""
+    """Return a CPU quantity in thousandths of a core, rounded up; `BadInputError` as for
+    `parse_quantity`."""
     if (whole := _whole(text, 1000)) is not None:
         return whole
     value = _decimal(text, where) * 1000

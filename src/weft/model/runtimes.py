@@ -17,19 +17,20 @@ CONTAINERD_LINES = """\
   [plugins."io.containerd.nri.v1.nri".default_validator]
     enable = true
 """
-"""Lines of containerd's configuration, since 2.2 (`version = 3`)."""
+"""Lines of containerd's configuration (2.2 or later, `version = 3`) that make it require the
+plugins a pod names."""
 CRIO_LINES = """\
 [crio.nri]
 enable_nri = true
 [crio.nri.default_validator]
 nri_enable_default_validator = true
 """
-"""Lines of CRI-O's configuration, since 1.34, in a file below /etc/crio/crio.conf.d."""
+"""Lines with the same effect for CRI-O (1.34 or later), in a file below /etc/crio/crio.conf.d."""
 
 
 def takes_cdi(runtime: str) -> bool:
-    """Return True if this runtime (`containerd v2.2.9`) applies CDI names of a plugin; earlier ones
-    drop such names silently."""
+    """Return True if this runtime (`containerd v2.2.9`) applies the CDI device names that a plugin
+    gives; earlier versions drop these silently."""
     return is_from(_CDI_FROM, *runtime.partition(" ")[::2])
 
 
@@ -51,8 +52,8 @@ def closes(runtime: str) -> bool:
 
 
 def how_to_close(runtime: str) -> str:
-    """Say how to configure this runtime so that it creates no container while a required plugin is
-    away: the lines of its configuration, or the version needed."""
+    """Return how to configure this runtime so that it creates no container while a required plugin
+    is away: the lines of its configuration, or the version needed."""
     name, _, version = runtime.partition(" ")
     if name == "cri-o":
         where, lines, service = "/etc/crio/crio.conf.d/60-weft.conf", CRIO_LINES, "crio"
@@ -66,7 +67,8 @@ def how_to_close(runtime: str) -> str:
 
 
 def is_from(first: Mapping[str, tuple[int, int]], name: str, version: str) -> bool:
-    """Return True if the runtime of this name and version (`v2.2.9`) is among these, or newer."""
+    """Return True if `first` has an entry for this runtime's name, and its version (`v2.2.9`) is
+    that version or newer."""
     numbers = re.match(r"v?(\d{1,4})\.(\d{1,4})", version)
     if name not in first or numbers is None:
         return False

@@ -106,7 +106,8 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class PodTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Pods to be near to, or far from: in the node's domain of this topology key."""
+    """Pods that a pod must be near to, or far from: those in the node's domain of this topology
+    key."""
 
     topology_key: str
     pods: PodSelector
@@ -168,7 +169,7 @@ class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class PodMarks(msgspec.Struct, frozen=True, gc=False):
-    """A pod with a node, as the rules of others see it: its namespace and labels, its required
+    """A pod with a node, as other pods' rules see it: its namespace and labels, its required
     `anti_affinity`, and its preferred affinity and anti-affinity (`draws`, unset for none). A
     `terminating` pod counts for affinity and not for spread; one that only has a place `kept` for
     it counts for all but affinity."""

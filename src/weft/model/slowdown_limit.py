@@ -38,12 +38,13 @@ def bound_of(percent: int, most: float) -> float:
 
 
 def no_limit_in_words(slowdown_limit: SlowdownLimit) -> str:
-    """Return the warning for a pod whose SLO leaves no slack; "" if it leaves some everywhere."""
+    """Return the warning for a pod whose SLO leaves no slack; "" if it leaves some on every GPU
+    model."""
     tight = [part for part, percent in slowdown_limit if percent <= LEAST_PERCENT]
     if not tight:
         return ""
     on = f" on {', '.join(tight[:_SHOWN])}" if any(tight) else ""
     return (
-        f"the pod's SLO is no longer than its p99 alone{on}, so it shares a GPU "
-        "there only with pods that are predicted not to slow it down"
+        f"the pod's SLO is no longer than its p99 alone{on}, so wherever that holds it shares a "
+        "GPU only with pods that are predicted not to slow it down"
     )

@@ -13,7 +13,8 @@ from weft.model.selectors import Requirement, Term
 
 
 class UnboundClaim(msgspec.Struct, frozen=True, gc=False):
-    """A claim that waits for its first consumer, without its name: equal ones are served alike.
+    """A claim that waits for its first consumer, without its name, as equal claims are served
+    alike.
 
     `reserved` is the volume that is set apart for it alone, `selected_node` the node on which its
     volume is being made (None: no node was chosen yet). `driver` makes such volumes, "" for none.
@@ -95,8 +96,8 @@ class NodeStorage(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoneDisk(msgspec.Struct, frozen=True, gc=False):
-    """A disk given in the pod itself. A node takes one pod that uses it, or several that only read
-    it. `monitors` name the cluster of an RBD image."""
+    """A disk that the pod's spec names directly, without a claim. A node takes one pod that uses
+    it, or several that only read it. `monitors` name the cluster of an RBD image."""
 
     kind: str
     name: str

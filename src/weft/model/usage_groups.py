@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 OTHERS = "(others)"
-"""The sum of all groups that have no series of their own in metrics."""
+"""Name for the sum of all groups that have no series of their own in metrics."""
 
 OTHER_QUEUE = "other"
-"""The sum, in metrics, of all queues that the configuration does not name."""
+"""Name in metrics for the sum of all queues that the configuration does not name."""
 OTHER_QUEUES = f"{OTHER_QUEUE} queues"
-"""Stands for them if a configured queue is called `OTHER_QUEUE`; no queue can have this name."""
+"""Used instead of `OTHER_QUEUE` if a configured queue has that name; no queue can be called
+`OTHER_QUEUES`."""
 
 
 def workload_group(namespace: str, workload: str) -> str:
@@ -20,5 +21,5 @@ def workload_group(namespace: str, workload: str) -> str:
 
 
 def label_group(labels: Mapping[str, str], key: str) -> str:
-    """Return the group by the value of this label."""
+    """Return the group of a pod with these labels: the value of the label `key`."""
     return labels.get(key, "(no label)")

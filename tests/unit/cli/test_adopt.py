@@ -69,7 +69,7 @@ ml/serve  a     gpushare    1   4,096        0  adopted
 ml/train  b     nvidia      1  16,160      100  ambiguous
 1 adopted, 1 ambiguous, 1 conflicting.
 conflicting: ml/odd: it asks for 4 aliyun.com/gpu-mem: its node counts in GiB, its annotations in
-MiB; the larger is charged that its card can hold.
+MiB; the larger amount that its card can hold is charged.
 ambiguous: ml/train: does not name its GPUs: the last idle cards of its node are charged to it.
 Keep pods with shares off b until these pods have ended, since no record says which of its GPUs they
 have: ml/train. kubectl cordon b keeps all new pods off.

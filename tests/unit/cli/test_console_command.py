@@ -78,4 +78,4 @@ def test_a_snapshot_of_another_version_is_refused_with_the_way_out(
     path.write_text(json.dumps({"apiVersion": "weft.dev/v0", "kind": KIND}))
     said = refused(capsys, monkeypatch, "--snapshot", str(path))
     assert f"{path}, field apiVersion: 'weft.dev/v0' is not " in said
-    assert "take it with this version of Weft" in said
+    assert "take the snapshot again with this version of Weft" in said

@@ -127,7 +127,7 @@ CASES = [
     Case(
         "amounts-contradict",
         devices(koordinator.bound("p", {koordinator.SHARE: 50}, (0, MORE))),
-        "it asks for 8,000 MiB and 50 %",
+        "the pod asks for 8,000 MiB and 50 %",
     ),
     Case("amounts-contradict", added("pods", keeper("g", "GPU-1"), BOTH), "keep one of the two"),
     Case("rights-missing", forbidden, "no permission to list devices.scheduling.koordinator.sh"),

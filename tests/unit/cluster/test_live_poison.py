@@ -105,8 +105,8 @@ async def test_a_pod_beyond_the_bound_waits_with_the_reason() -> None:
         cluster.server.add("pods", many("vast", 300))
         await until(lambda: cluster.notices)
         assert cluster.notices[0].text == (
-            "spec.containers: 300 containers ask for GPUs; Weft places 256 of a pod at most: "
-            "make several pods of it"
+            "spec.containers: 300 containers ask for GPUs; Weft supports at most 256 in a pod: "
+            "split it into several pods"
         )
         cluster.server.update("pods", "vast", {"spec": {"nodeName": "n"}}, "d")
         uid = cluster.uid("vast")

@@ -48,7 +48,7 @@ def test_memory_and_cores_are_per_gpu(limits, gpu_request):
 
 def test_what_hami_leaves_out_or_overrides_is_said():
     assert "counts as 1" in parsed(ask(MEM, 5)).warnings[0]
-    assert "ignored beside" in parsed(asks("c", {GPU: 1, MEM: 3, SHARE: 50})).warnings[0]
+    assert "is ignored, as" in parsed(asks("c", {GPU: 1, MEM: 3, SHARE: 50})).warnings[0]
 
 
 @pytest.mark.parametrize("name", [SHARE, CORES])

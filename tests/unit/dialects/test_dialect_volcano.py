@@ -45,7 +45,7 @@ def test_init_containers_are_not_read():
         ask(NUMBER, 1, "a"), init=[ask(NUMBER, 2, "i"), ask(MEM, 9, "s", sidecar=True)]
     )
     assert request.shape.gpu_requests == (GpuRequest(1, WHOLE_CARD),)
-    assert sum("ignores init containers" in note for note in request.warnings) == 2
+    assert sum("gives init containers no GPU" in note for note in request.warnings) == 2
 
 
 @pytest.mark.parametrize("name", [SHARE, CORES])

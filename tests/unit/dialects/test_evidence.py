@@ -57,7 +57,7 @@ def test_less_than_it_asks_is_raised_even_where_both_say_so():
     found = weighed(asks("c", {MEMORY: 4_000, CORES: 30}), (0, 1, 4_000, 200))
     assert held(found) == [(1, 4_000, 300)]
     assert found.edited == (
-        "4,000 MiB and 200 thousandths of GPU 1 is less than it asks, "
+        "4,000 MiB and 200 thousandths of GPU 1 is less than the pod asks for, "
         "4,000 MiB and 300 thousandths of GPU 1"
     )
 

@@ -12,7 +12,7 @@ from weft.dialects.foreign import foreign_requests, foreign_resource
 @pytest.mark.parametrize(
     ("name", "owner", "waits"),
     [
-        ("nvidia.com/mig-1g.10gb", "NVIDIA's device plugin's, an instance of MIG", False),
+        ("nvidia.com/mig-1g.10gb", "NVIDIA's device plugin's, a MIG instance", False),
         ("nvidia.com/mig-1g.10gb.shared", "NVIDIA's device plugin's", False),
         ("nvidia.com/gpu.shared", "time-slicing", False),
         ("amd.com/gpu", "AMD's device plugin's", False),

@@ -171,7 +171,7 @@ def test_of_two_systems_the_first_counts_and_both_are_named():
                 }
             },
             4,
-            "names 'ns/other' beside its own group",
+            "names 'ns/other' besides its own group",
         ),
         ({"labels": {f"{OLD}name": "train"}}, 0, "not a number"),
         ({"labels": JOB, "annotations": OWNED}, 0, "it is unknown how many pods of Job/train"),
@@ -196,8 +196,8 @@ def test_what_cannot_be_read_is_one_warning(said, least, words):
     ("said", "words"),
     [
         ({"annotations": {"weft.dev/gang": "yes"}}, "is 'yes': write owner or none"),
-        ({"annotations": OWNED}, "it gets its place alone"),
-        ({"annotations": {SIZE: "4"}}, "write weft.dev/gang: owner beside it"),
+        ({"annotations": OWNED}, "it is placed alone"),
+        ({"annotations": {SIZE: "4"}}, "write weft.dev/gang: owner as well"),
     ],
 )
 def test_a_pod_that_has_no_group_by_mistake_is_told(said, words):

@@ -47,8 +47,8 @@ def denying_policy(
     when: Mapping[str, str],
     variables: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Build a policy that denies, and its binding. The API server evaluates all conditions of
-    `when`, even after a false one."""
+    """Build a policy that denies requests, and its binding. `when` has the conditions for the
+    policy to apply: the API server evaluates all of them, even after a false one."""
     spec: dict[str, Any] = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
@@ -84,14 +84,14 @@ NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _LONGEST_INSTANCE = 128
 """Maximum length of an event's `reportingInstance`."""
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
-_ONE_NODE = "an agent {0} its own node only, the one of the pod that its token is bound to"
+_ONE_NODE = "an agent may {0} only its own node, that of the pod to which its token is bound"
 
 
 def agent_policies(
     agents: Sequence[str], annotations: Sequence[str], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Build the policies for these agents' users; `annotations` and `labels` are the keys that
-    describe a node's GPUs."""
+    """Build the policies for these agents, given by user name; `annotations` and `labels` are the
+    keys that describe a node's GPUs."""
     parts = {"annotations": is_one_of("k", annotations), "labels": is_one_of("k", labels)}
     return [
         *_on_nodes(agents, parts),
@@ -104,7 +104,7 @@ def agent_policies(
                 _denial(
                     f"variables.nodes.exists(n, object.metadata.name == "
                     f"{quoted(HEARTBEAT_PREFIX)} + n)",
-                    _ONE_NODE.format("renews the Lease of"),
+                    _ONE_NODE.format("renew the Lease of"),
                 )
             ],
         ),
@@ -115,7 +115,7 @@ def agent_policies(
 def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, Any]]:
     ours = f"k in {listed(('annotations', 'labels', *_WRITTEN_BY_THE_SERVER))}"
     validations = [
-        _denial("object.metadata.name in variables.nodes", _ONE_NODE.format("writes")),
+        _denial("object.metadata.name in variables.nodes", _ONE_NODE.format("write")),
         _denial(_same("spec"), "an agent may not change a node's spec (taints, cordon)"),
         _denial(
             _only_differ("metadata", ours),
@@ -145,8 +145,8 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
 
 
 def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
-    """Build the policy on evictions. An eviction names a pod but not its node, so the policy's
-    parameters are the pods of its namespace. A pod's node never changes, and the UID excludes a
+    """Build the policy on evictions. An eviction names a pod but not the pod's node, so the policy
+    gets the pods of the namespace as parameters. A pod's node never changes, and the UID excludes a
     later pod of the same name."""
     uid = (
         "has(object.deleteOptions) && has(object.deleteOptions.preconditions) && "
@@ -159,7 +159,7 @@ def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
         "weft-agent-evictions",
         rule_of(["pods/eviction"], ["CREATE"]),
         agents,
-        [_denial(known, _ONE_NODE.format("evicts, naming their UID, pods of"))],
+        [_denial(known, _ONE_NODE.format("evict, naming their UID, pods of"))],
     )
     policy["spec"]["paramKind"] = {"apiVersion": "v1", "kind": "Pod"}
     # In a namespace without pods nothing can be evicted; denying would affect every user.
@@ -189,7 +189,8 @@ def _on_events(agents: Sequence[str]) -> list[dict[str, Any]]:
 def _by_agents(
     name: str, rule: Rule, agents: Sequence[str], validations: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Build a policy on what these users write; `variables.nodes` holds the token's node."""
+    """Build a policy on requests of these agents, given by user name; `variables.nodes` holds the
+    token's node."""
     extra, claim = "request.userInfo.extra", quoted(NODE_CLAIM)
     nodes = f"has({extra}) && {claim} in {extra} ? {extra}[{claim}] : []"
     return denying_policy(
@@ -217,8 +218,8 @@ def _same(path: str) -> str:
 
 
 def _only_differ(path: str, ours: str) -> str:
-    """Return CEL that is true if all keys `k` that were added, removed or changed satisfy
-    `ours`."""
+    """Return CEL that is true if all keys `k` in the map at `path` that were added, removed or
+    changed satisfy the condition `ours`."""
     now, before = _map("object", path), _map("oldObject", path)
     kept = f"{now}.all(k, {ours} || (k in {before} && {before}[k] == {now}[k]))"
     return f"{kept} && {before}.all(k, {ours} || k in {now})"

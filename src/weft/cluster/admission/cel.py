@@ -1,4 +1,4 @@
-"""Fragments of CEL, built from the dialects' names."""
+"""Fragments of CEL expressions, built from the names that dialects read."""
 
 import re
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from weft.dialects.registry import INCLUDES
 CONTAINERS = (
     "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 )
-"""All containers with which a pod is created, as a CEL list."""
+"""CEL list of all containers with which a pod is created."""
 EPHEMERAL = "(has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])"
-"""Containers that were added to a running pod (kubectl debug), as a CEL list."""
+"""CEL list of the containers that were added to a running pod (kubectl debug)."""
 
 
 def quoted(text: str) -> str:

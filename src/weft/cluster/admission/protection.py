@@ -1,7 +1,7 @@
 """Restricts who may write GPU assignments to schedulers and agents.
 
 on pods     annotations and labels of an assignment: schedulers, and the systems' own agents;
-            NRI's required plugins: the pod's creator, and later only the former
+            NRI's required plugins: the pod's creator, later only those writers
 in Bindings the same annotations and labels: schedulers
 on nodes    inventory and agents' offers: the node's own agent
 in status   GPU resources: the node's own agent, and its kubelet
@@ -82,8 +82,8 @@ NODE_LABELS = (f"{NODE_MODELS}*",)
 """Labels that list a node's GPU models."""
 _NRI = REQUIRED_PLUGINS.partition("/")[0]
 REQUIRED = (_NRI, f"{_NRI}/*")
-"""Annotations for NRI's required plugins: of one container, of the pod, or of all containers.
-Weft's Binding adds its agent."""
+"""Annotations that name NRI's required plugins: of one container, of the pod, or of all containers.
+Weft's Binding adds Weft's agent to them."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that Weft did not assign: remove it"
@@ -96,7 +96,8 @@ _SINCE = "of NRI's required plugins cannot change after the pod was created: lea
 
 
 class Writers(msgspec.Struct, frozen=True):
-    """User names that may write assignments: `schedulers`, and `agents`, each for its own node.
+    """Names of the users that may write assignments: `schedulers`, and `agents`, each for its own
+    node.
 
     `plugins` are the users of the original systems' agents and device plugins, which may write pods
     and any node. A service account's user name is system:serviceaccount:NAMESPACE:NAME."""
@@ -253,8 +254,8 @@ _MAY_FORGE, _SHOWS_GPUS = _may_forge(), _shows_gpus()
 def _unchanged(
     field: str, names: Sequence[str], why: str = _WHOSE, *, from_the_start: bool = True
 ) -> dict[str, Any]:
-    """Build a validation that these metadata keys do not change; on creation they must be absent,
-    if `from_the_start`."""
+    """Build a validation that these keys of the metadata field do not change; with `from_the_start`
+    they must also be absent on creation."""
     now, before = _metadata(field)
     ours = is_one_of("k", names)
     same = f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k]))"
@@ -309,7 +310,8 @@ def _hidden_devices() -> dict[str, Any]:
 
 
 def _shown_elsewhere() -> list[dict[str, Any]]:
-    """Build the policy that warns of naming GPUs in NVIDIA_VISIBLE_DEVICES in other namespaces."""
+    """Build the policy that warns of naming GPUs in NVIDIA_VISIBLE_DEVICES in namespaces that did
+    not opt in."""
     created = rule_of(["pods"], ["CREATE"])
     debugged = rule_of(["pods/ephemeralcontainers"], ["UPDATE"])
     name = "weft-visible-devices"

@@ -1,4 +1,5 @@
-"""Sets spec.schedulerName by a webhook if the API server cannot by policy (Kubernetes before 1.36).
+"""Sets spec.schedulerName by a webhook, for API servers that cannot do so by policy (Kubernetes
+before 1.36).
 
 The API server calls the webhook only for pods that match the same rule as the policy, and creates
 the pod unchanged if no answer comes in time. The webhook keeps no state and queries no API server,
@@ -123,7 +124,7 @@ class WebhookServer:
         if (request.method, request.path) == ("GET", "/healthz"):
             return HttpAnswer(200, b"ok", "text/plain")
         if (request.method, request.path) != ("POST", PATH):
-            return _problem(404, f"POST {PATH} and GET /healthz are answered")
+            return _problem(404, f"only POST {PATH} and GET /healthz are answered")
         body = bytearray()
         async for part in request.content.iter_any():
             body += part

@@ -25,7 +25,8 @@ _COUNT_ANEW = 200
 
 
 class ComparedPlace(msgspec.Struct, frozen=True):
-    """One of the two places, and the cluster's state with the pod there.
+    """One of the two compared places (the binding seen, or the configuration's choice), and the
+    cluster's state with the pod there.
 
     `gpus` are indexes; `allocation_milli` is the increase in held thousandths of GPUs; `slowdown`
     is None if no slowdown is expected."""
@@ -38,8 +39,8 @@ class ComparedPlace(msgspec.Struct, frozen=True):
 
 
 class BindingComparison(msgspec.Struct, frozen=True):
-    """A binding and the profile's own choice (`own`: None if the pod fits nowhere, for the reason
-    `why`).
+    """A binding (`seen`) and the profile's own choice (`own`: None if the pod fits nowhere, for the
+    reason `why`).
 
     `assumed`: nothing records which GPUs the pod was given, so its charge is a guess."""
 
@@ -57,8 +58,8 @@ class BindingComparison(msgspec.Struct, frozen=True):
 class BindingComparer:
     """Compares bindings on the ledger of one engine.
 
-    `usual` returns the shapes of typical pods, for fragmentation; it is called again from time to
-    time."""
+    `usual` returns the shapes of typical pods, for the measure of fragmentation; it is called again
+    from time to time."""
 
     def __init__(self, engine: Engine, usual: Callable[[], Iterable[Shape]]) -> None:
         self._engine, self._usual = engine, usual
@@ -120,7 +121,8 @@ class BindingComparer:
         )
 
     def _fragments_of(self, pod: PodRequest) -> NodeShares:
-        """Return the cluster's fragmentation with respect to typical pods."""
+        """Return the table that measures the cluster's fragmentation for typical pods, made anew if
+        they may have changed."""
         table, generation = self._engine.ledger.table, self._engine.ledger.generation
         self._since += 1
         stale = generation != self._generation or self._since >= _COUNT_ANEW
@@ -133,7 +135,8 @@ class BindingComparer:
         return self._nodes
 
     def _held_milli(self, row: int | None) -> int:
-        """Return the thousandths of the node's GPUs that pods hold."""
+        """Return how many thousandths of GPUs pods hold on the node in this row of the ledger's
+        table."""
         if row is None:
             return 0
         table, held = self._engine.ledger.table, 0

@@ -10,10 +10,11 @@ from weft.cluster.shadow.comparison import BindingComparison
 class ShadowSummary(msgspec.Struct, frozen=True):
     """Totals of a shadow run. Differences are the configuration's choice minus the binding seen.
 
-    `bindings` counts by agreement. `allocation_milli` is a sum, `fragmentation_percent` (points)
-    the mean over bindings that have both places, `slowdown` the mean over those with an expected
-    slowdown; None if there are none. At the end `waiting` pods were pending, of which `would_place`
-    would be placed immediately. `unread` pods could not be compared."""
+    `bindings` has the number of bindings by how the choice agrees with them. `allocation_milli` is
+    a sum, `fragmentation_percent` (points) the mean over bindings that have both places, `slowdown`
+    the mean over those with an expected slowdown; None if there are none. At the end `waiting` pods
+    were pending, of which `would_place` would be placed immediately. `unread` pods could not be
+    compared."""
 
     seconds: float
     bindings: dict[str, int]

@@ -1,7 +1,8 @@
 """Watches a cluster's bindings, and compares each with a configuration's own choice.
 
-The engine is asked just before it processes the binding's event: its ledger then has the state
-before the binding, as far as the watch has shown it. Nothing is decided or written here."""
+The engine's choice is computed just before it processes the binding's event: its ledger then has
+the state before the binding, as far as the watch has reported it. Nothing is decided or written
+here."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -48,10 +49,11 @@ _READS = (
 
 
 async def unreadable_lists(client: ApiClient) -> list[str]:
-    """Return the paths of lists that the shadow watches but may not read, because the watch would
-    hang.
+    """Return the paths of lists that the shadow run watches but has no permission to read, as such
+    a watch would hang.
 
-    It tries each list, because asking the API server for one's rights is a write request."""
+    Each list is tried, because asking the API server for one's own permissions is a write
+    request."""
     refused = []
     for path in _READS:
         try:

@@ -1,9 +1,10 @@
 """Anonymises a snapshot: identifying texts are hashed, and equal texts get equal hashes.
 
-So owners, affinities, selectors, claims and annotations still refer to the same objects. Unchanged
-are the keys and values that GPU scheduling systems define, GPU models, amounts, times, numbers that
-selectors compare, and Kubernetes' own keys. Fields are found by their names in the file's JSON; any
-field that is not named here holds one of Kubernetes' own words, a number or a time."""
+So owners, affinities, selectors, claims and annotations still refer to the same objects. Left
+unchanged are the keys and values that GPU scheduling systems define, GPU models, amounts, times,
+numbers that selectors compare, and Kubernetes' own keys. Fields are found by their names in the
+file's JSON; any field that is not named here holds one of Kubernetes' own words, a number or a
+time."""
 
 import fnmatch
 import json
@@ -75,7 +76,7 @@ KEPT_WORDS = frozenset(
         RESERVATIONS,
     }
 )
-"""Words that are not hashed, because they identify no cluster."""
+"""Words that are not hashed, because they do not identify a cluster or its users."""
 _NAMES = frozenset(
     {
         *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
@@ -331,7 +332,8 @@ class _Renaming:
         return f"{hashed}.invalid/{hashed}"
 
     def _extended(self, name: str) -> str:
-        """Rename a resource, unless Kubernetes defines it: other resources' names have a domain."""
+        """Rename a resource, unless Kubernetes or a GPU scheduling system defines it; names without
+        a domain are always renamed."""
         return self._resource(name) if "/" in name else self._names.name(name)
 
     def _expressions(self, terms: list[Json]) -> list[Json]:
@@ -440,7 +442,8 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
 
 
 _MAKERS = re.compile(r"[a-z]{1,8}-[0-9]{1,4}(-mig-[0-9a-z-]{1,40})?")
-"""Device names as drivers make them: they identify a GPU, but not its owner."""
+"""Device names as drivers generate them, such as gpu-0: they do not identify the cluster, and are
+left unchanged."""
 _PODS = "pods"
 
 
@@ -640,7 +643,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _with_gpus(value: Any, names: Pseudonyms) -> Any:
-    """Hash every text in the value; each is a GPU's UUID."""
+    """Replace every text in the value, each of which is a GPU's UUID, by its pseudonym."""
     if isinstance(value, list):
         return [_with_gpus(inner, names) for inner in value]
     return (

@@ -31,8 +31,8 @@ NEEDED = ("Node", "Pod")
 class CapturedObjects(NamedTuple):
     """A cluster's objects by the fields of `ClusterSnapshot`.
 
-    `unread` lists kinds that the caller may not read; `broken` objects that could not be decoded,
-    by kind and name."""
+    `unread` lists kinds that the caller has no permission to read; `broken` lists objects that
+    could not be decoded, by kind and name."""
 
     objects: dict[str, list[Any]]
     oom_history: Mapping[str, str] = {}
@@ -43,8 +43,8 @@ class CapturedObjects(NamedTuple):
 async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
     """Read all objects that influence Weft's decisions.
 
-    Raises the client's error if the caller may not read nodes or pods; other forbidden kinds go to
-    `unread`."""
+    Raises the client's error if the caller has no permission to read nodes or pods; other forbidden
+    kinds go to `unread`."""
     lacking = {
         kind
         for resources, kinds in OPTIONAL
@@ -85,8 +85,8 @@ async def _oom_history(
 
 
 async def configuration_text(client: ApiClient, namespace: str, name: str, key: str) -> str:
-    """Return the configuration file in this ConfigMap; "" if it is missing or the caller may not
-    read it."""
+    """Return the configuration file in this ConfigMap; "" if it is missing or the caller has no
+    permission to read it."""
     try:
         config_map = await client.get(CONFIG_MAPS, namespace, name)
     except NotFoundError:

@@ -34,12 +34,13 @@ def encode(snapshot: ClusterSnapshot) -> bytes:
 
 
 def read(path: Path) -> ClusterSnapshot:
-    """Read the snapshot in this file, plain or gzipped; `BadInputError` if there is none."""
+    """Read the snapshot in this file, plain or gzipped; `BadInputError` if the file is missing or
+    not a snapshot."""
     return decode(read_text(path).encode(), str(path))
 
 
 def decode(body: bytes, where: str) -> ClusterSnapshot:
-    """Decode a snapshot; errors name it as `where`."""
+    """Decode a snapshot; error messages call the file `where`."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -50,7 +51,9 @@ def decode(body: bytes, where: str) -> ClusterSnapshot:
         raise BadInputError(f"{where}, field kind", f"{kind!r} is not {KIND}; {_REMEDY}")
     version = document.get("apiVersion")
     if version != API_VERSION:
-        wrong = f"{version!r} is not {API_VERSION}; take it with this version of Weft"
+        wrong = (
+            f"{version!r} is not {API_VERSION}; take the snapshot again with this version of Weft"
+        )
         raise BadInputError(f"{where}, field apiVersion", wrong)
     document = todays_fields(document, FORMER_NAMES)
     try:

@@ -73,9 +73,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     wrote it.
 
     `anonymous`: names are hashed. `configuration` is the part of a WeftConfiguration that affects
-    decisions. `config_maps` are those that list broken GPUs; `oom_history` is Weft's ConfigMap of
-    workloads that ran out of GPU memory. `unread` lists kinds that could not be read, so their
-    objects are missing."""
+    decisions. `config_maps` are gpushare's ConfigMaps that list nodes' broken GPUs; `oom_history`
+    is Weft's ConfigMap of workloads that ran out of GPU memory. `unread` lists kinds that could not
+    be read, so their objects are missing."""
 
     api_version: str
     kind: str
@@ -134,12 +134,12 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
 """Field of `ClusterSnapshot` and API resource, by Kubernetes kind (with its API group for kinds of
 the same name)."""
 OLDER: dict[str, Resource[Any]] = {"PodGroup.scheduling.k8s.io": OLD_KUBE_GROUPS}
-"""Older versions of these resources, for API servers that lack the newer one."""
+"""Older versions of resources in `KINDS`, for API servers that lack the newer version."""
 
 OPTIONAL: tuple[tuple[tuple[Resource[Any], ...], tuple[str, ...]], ...] = (
     (WATCHED, ("ResourceSlice", "DeviceClass", "ResourceClaim")),
     ((DEVICES,), ("Device",)),
     *(((KINDS[kind][1],), (kind,)) for kind in KINDS if kind.startswith("PodGroup.")),
 )
-"""Kinds that API servers may lack, with the resources to look for: those of Kubernetes 1.34, of
-Koordinator's CRD, and PodGroups."""
+"""Kinds that API servers may lack (those of dynamic resource allocation, Koordinator's Device, and
+PodGroups), each group with the resources by which to find out."""

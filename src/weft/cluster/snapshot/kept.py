@@ -63,14 +63,15 @@ from weft.model.declared_features import NEEDED
 from weft.model.manifest import EnvVar, NodeImage, ObjectMeta
 
 HARMLESS_ENV = ("", "none", "void")
-"""Values that give a container no GPU."""
+"""Values of the variables in `_GPU_ENV` that give a container no GPU; a snapshot keeps them."""
 _GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
-"""Variables that are kept by name: without a value they mean "some GPUs"."""
+"""The environment variables that a snapshot has. Other values than those in `HARMLESS_ENV` are left
+out, so that it shows only that the container sets the variable."""
 _HIDDEN = re.compile(r"image-[0-9a-z]+:hashed")
 _HIDDEN_DISK = re.compile(r"[0-9a-f]{16}:hashed")
 _OLD_DISKS = ("gce_persistent_disk", "aws_elastic_block_store", "azure_disk", "cinder")
 KEPT_OF_CLAIMS = (SELECTED_NODE, BIND_COMPLETED)
-"""Annotations of PersistentVolumeClaims that are kept."""
+"""Annotations of PersistentVolumeClaims that a snapshot has."""
 _OUT_OF_MEMORY = "CUDA out of memory"
 _NAMES = {
     *(name for s in ALL for name in (*s.resources, *s.written, *s.kept_marks, *s.written_on_nodes)),
@@ -81,7 +82,8 @@ _NAMES = {
 DOMAINS = frozenset({RESOURCES.rstrip("/"), *(n.partition("/")[0] for n in _NAMES if "/" in n)})
 """Domains (before the slash) of GPU scheduling systems' annotations, labels and resources."""
 BARE = tuple(sorted({name.rstrip("*") for name in _NAMES if "/" not in name}))
-"""Prefixes of such names without a domain."""
+"""Names of GPU scheduling systems' annotations, labels and resources without a domain, or prefixes
+of such names."""
 
 M = TypeVar("M", bound=ObjectMeta)
 D = TypeVar("D", MountedDisk, OldDisk)
@@ -292,7 +294,8 @@ def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer]
 
 
 def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
-    """Return the variables that give GPUs, without their values."""
+    """Return the variables that can give a container GPUs, without their values, except values that
+    give none."""
     gpu_env = [variable for variable in env or () if variable.name in _GPU_ENV]
     return [
         variable if variable.value in HARMLESS_ENV else EnvVar(variable.name)
@@ -352,7 +355,8 @@ def _hidden_names(disk: D) -> D:
 
 
 def hidden_disk(name: str) -> str:
-    """Hash the name that a storage system gave a volume; equal names have equal hashes."""
+    """Return a hash of the name that a storage system gave a volume; equal names have equal
+    hashes."""
     if not name or _HIDDEN_DISK.fullmatch(name):
         return name
     return f"{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}:hashed"
@@ -366,7 +370,8 @@ def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:
 
 
 def _ends(statuses: Iterable[ContainerStatus] | None) -> list[ContainerStatus] | None:
-    """Return the containers that ran out of GPU memory, with a fixed message."""
+    """Return the statuses of containers that ran out of GPU memory, with a fixed text instead of
+    their messages."""
     ends = []
     for status in statuses or ():
         state, last = _end(status.state.terminated), _end(status.last_state.terminated)

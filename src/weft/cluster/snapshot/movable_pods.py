@@ -17,8 +17,8 @@ _PRESENCE = ("Exists", "DoesNotExist")
 
 
 class MovablePods(NamedTuple):
-    """Pods that may be moved, the evictions that each budget allows, and the number of pods that
-    stay, by reason."""
+    """Pods that may be moved, the evictions that each disruption budget allows (by its
+    namespace/name), and the number of pods that may not be moved, by reason."""
 
     pods: list[MovablePod]
     budgets: dict[str, int]

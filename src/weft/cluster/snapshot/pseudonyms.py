@@ -17,7 +17,7 @@ class Pseudonyms:
     """Collects every name first, returning it unchanged; after `allot`, returns pseudonyms.
 
     `words` are returned unchanged by `word`. `sorted_names` are always hashed, since their order
-    matters. `uuids` are GPU UUIDs of unusual form."""
+    matters. `uuids` are the GPUs' UUIDs, some of which may have an unusual form."""
 
     def __init__(
         self, words: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
@@ -47,8 +47,8 @@ class Pseudonyms:
         return self._of("uid", text) if text else text
 
     def composed(self, *parts: str) -> None:
-        """Declare that the name made of these parts, joined by "-", is built from the parts'
-        pseudonyms."""
+        """Note that the pseudonym of these parts joined by "-" is to be the parts' pseudonyms
+        joined by "-"."""
         self._composed["-".join(parts)] = parts
         for part in parts:
             self.name(part)
@@ -99,4 +99,4 @@ _KINDS: dict[str, Callable[[str], str]] = {
     "gpu": lambda digest: f"GPU-{_as_uuid(digest)}",
     "mig": lambda digest: f"MIG-{_as_uuid(digest)}",
 }
-"""Format of a digest for each kind of name."""
+"""Function that makes a pseudonym of a digest, for each kind of name."""

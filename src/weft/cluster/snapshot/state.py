@@ -100,7 +100,8 @@ class SnapshotClient(ApiClient):
         attempts: int = 0,
         urgent: bool = False,
     ) -> bytes:
-        """Return the complete list at this path; `BadInputError` for any other request."""
+        """Return the complete list at this path, or the answer to a question about served kinds or
+        permissions; `BadInputError` for any other request."""
         if path in self._served:
             if (served := self._served[path]) is None:
                 raise NotFoundError(ApiStatus(code=404, message=f"the snapshot has none of {path}"))
@@ -112,7 +113,9 @@ class SnapshotClient(ApiClient):
         if path.startswith(LEASES.path) and path.endswith(f"/{LEASES.name}"):
             objects = ()  # agents' heartbeats are not kept: no node is judged by them
         if objects is None:
-            raise BadInputError("the snapshot", f"has no answer to {method} {path}: ask a cluster")
+            raise BadInputError(
+                "the snapshot", f"cannot answer {method} {path}: use a live cluster"
+            )
         return msgspec.json.encode({"items": lean(objects)})
 
     @asynccontextmanager
@@ -136,7 +139,7 @@ class SnapshotState(NamedTuple):
 
     @property
     def live(self) -> EngineCluster:
-        """The cluster, which no longer changes."""
+        """The loaded cluster, which no longer changes."""
         return self.parts.live
 
     @property
@@ -157,10 +160,10 @@ class SnapshotState(NamedTuple):
         return [pod for _, pod in pods if pod.metadata.uid in holdings]
 
     def pending(self) -> tuple[list[PodRequest], list[UnreadablePod]]:
-        """Return the pending pods of the profiles or with GPU requests, and those that cannot be
-        read.
+        """Return the pending pods that have GPU requests or a profile's schedulerName, and the
+        pending pods that cannot be read.
 
-        The former are in falling order of priority, then by age."""
+        The pending pods are in falling order of priority, then by age."""
         return pending_of(self.live)
 
     def events(self) -> list[Event]:
@@ -233,8 +236,8 @@ def learnt_of(snapshot: ClusterSnapshot) -> OomHistoryLearnt | None:
 
 
 class QueueReport(msgspec.Struct):
-    """Everything that `weft queues` shows. `unreadable` is the number of waiting pods that count in
-    no queue."""
+    """Everything that `weft queues` shows. `unreadable` is the number of waiting pods that cannot
+    be read, and so count in no queue."""
 
     order: str
     queues: list[QueueRow]
@@ -242,7 +245,8 @@ class QueueReport(msgspec.Struct):
 
 
 def queue_report(state: SnapshotState) -> QueueReport:
-    """Return the amounts that each queue holds and waits for, the largest share first."""
+    """Return the amounts that each queue holds, and what its pods wait for; queues with the largest
+    share come first."""
     engine, pods = state.engine, state.live.pods
     queues = {uid: queue for uid in engine.ledger.holdings if (queue := pods.queue_of(uid))}
     pending, unreadable = state.pending()

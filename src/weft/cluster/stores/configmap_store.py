@@ -1,4 +1,5 @@
-"""A value stored in a ConfigMap: the leader reads it, writes it when due, and retries.
+"""A value stored in a ConfigMap: the leader reads it at first, writes each change, and retries
+failed writes.
 
   lead ──▶ read ──▶ known here ──news──▶ write what is due ──▶ ConfigMap
     ▲                                                             │
@@ -31,7 +32,8 @@ class StoredValue(abc.ABC):
     writes by outcome."""
 
     subject: ClassVar[str]
-    """Stored values with a verb, for log messages: "out-of-memory ends are"."""
+    """Name of the stored values with a verb, for log messages, such as "the observed slowdowns
+    are"."""
     gather_s: ClassVar[float]
     """Seconds from a change to the write, so that several changes are written together."""
 
@@ -77,7 +79,8 @@ class StoredValue(abc.ABC):
     # --- its life ---
 
     async def lead(self) -> None:
-        """Read the stored value, if it can be read now, and write changes from now on."""
+        """Start to lead: read the stored value if that succeeds now, and write changes until
+        `stop`."""
         if self._config_map is None:
             return
         try:
@@ -136,8 +139,8 @@ class StoredValue(abc.ABC):
         return True
 
     def _fails(self, error: Exception, *, ours: bool = False) -> None:
-        """Count a failure, and log it unless it equals the previous one; with `ours`, an error in
-        Weft, with its traceback."""
+        """Count a failure, and log it unless it equals the previous one; `ours`: it is an error in
+        Weft, logged with its traceback."""
         self.counts["failed"] += 1
         if str(error) != self._failing and self._config_map is not None:
             self._failing = str(error)

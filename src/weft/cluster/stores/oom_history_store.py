@@ -4,11 +4,11 @@
     ▲                                                                        │
     └── another process wrote (409), or no answer came: retry ◀──────────────┘
 
-There is one key per workload that ran out of memory, and one key for the peaks of all others, which
-is written at most once a minute. Every process learns from its own watch; only the leader writes.
-After a conflict both versions are merged, as OOM history only grows. An entry that cannot be read
-is left unchanged, and counted. While the API server does not answer, the history is only in
-memory."""
+There is one key per workload that ran out of GPU memory, and one key for the peak usage of all
+other pods, which is written at most once a minute. Every process learns from its own watch; only
+the leader writes. After a conflict both versions are merged, as OOM history only grows. An entry
+that cannot be read is left unchanged, and counted. While the API server does not answer, the
+history is only in memory."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class OomHistoryEntry(msgspec.Struct, frozen=True):
 
     @property
     def oom_record(self) -> OomRecord:
-        """OOM record of this entry."""
+        """The entry's OOM record, as the engine uses it."""
         return OomRecord(self.times, self.least_mib, self.ends)
 
 
@@ -99,7 +99,8 @@ class OomHistoryStore(StoredValue):
         self._peaks_news = asyncio.Event()
 
     def learnt(self, command: Learnt | PeakLearnt) -> None:
-        """Take a command with something newly learnt, and store it if this process leads."""
+        """Note what a command of the engine says was newly learnt; it is stored if this process
+        leads."""
         if isinstance(command, PeakLearnt):
             self._peaks_news.set()
             return
@@ -108,7 +109,7 @@ class OomHistoryStore(StoredValue):
         self._news.set()
         oom_record = self._known.get(workload, OomRecord(0, 0))
         charge = charged_in_words(OomCharge(workload, oom_record.times, oom_record.least_mib))
-        log.info("after an out-of-memory end, the workload's next pod is %s", charge)
+        log.info("a pod ran out of GPU memory: its workload's next pod is %s", charge)
 
     def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
         return [self._run(config_map), self._remind()]
@@ -117,7 +118,7 @@ class OomHistoryStore(StoredValue):
         self._peaks_due |= self._peaks_news.is_set()
 
     async def _remind(self) -> None:
-        """Mark peaks as due some time after they were learnt, since many are learnt in a row."""
+        """Mark peaks as due `EVERY_S` after they were learnt, since many are learnt in a row."""
         while True:
             await self._peaks_news.wait()
             await self._clock.sleep(peak_usage.EVERY_S)
@@ -144,8 +145,8 @@ class OomHistoryStore(StoredValue):
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
-        """Return the stored peaks; () for a key that cannot be read, which is logged and written
-        over once peaks are learnt again."""
+        """Return the stored peaks; () if their key cannot be read, which is logged. The key is
+        overwritten once peaks are learnt again."""
         try:
             peaks = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
         except msgspec.DecodeError as error:
@@ -196,8 +197,8 @@ class OomHistoryStore(StoredValue):
         return {_PEAKS: text or None} if text != before else {}
 
     def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
-        """Return the keys to write, and with None the keys to delete so that there are not too
-        many."""
+        """Return the keys to write with their texts, and the oldest keys, with None, to delete so
+        that there are at most `MOST`."""
         stored = self._stored or {}
         entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
         changes: dict[str, str | None] = {}

@@ -1,4 +1,5 @@
-"""Encodes and decodes learnt peaks as one key of the ConfigMap with the OOM history.
+"""Encodes and decodes learnt peaks (the most GPU memory that pods of a kind used) as one key of the
+ConfigMap with the OOM history.
 
   peaks.v1.json: {"peaks": [{"namespace": …, "owner": …, "asks": …, "most_mib": 900, "runs": 3}]}
 
@@ -28,7 +29,8 @@ class _Kept(msgspec.Struct):
 
 
 def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
-    """Return the JSON that fits beside the ConfigMap's other keys; "" if there are no peaks."""
+    """Return the peaks in `known` as JSON, as many as have room next to the ConfigMap's other keys;
+    "" if there are no peaks."""
     used = sum(len(key) + len(text.encode()) for key, text in others.items() if key != KEY)
     left = min(MOST_BYTES, MOST_IN_ALL - used)
     kinds = [

@@ -28,14 +28,15 @@ KEY = "observed.v1.json"
 EVERY_S = 60.0
 """Seconds between two writes of observations; only bans are urgent."""
 MOST_BYTES = 900_000
-"""Size limit in bytes; a ConfigMap may have 1 MiB, all its keys together."""
+"""Size limit of the stored value in bytes; a ConfigMap may have 1 MiB, all its keys together."""
 
 
 class SlowdownStore(StoredValue):
-    """Stores one `experience`; `unreadable` counts stored values that could not be read.
+    """Stores the observed slowdowns (`experience`); `unreadable` counts stored values that could
+    not be read.
 
-    `adopted` is called when the experience was replaced or has other predictions; it returns True
-    if policies received the result."""
+    `adopted` is called when `experience` was replaced or its predictions were; it returns True if
+    policies received the result."""
 
     subject = "the observed slowdowns are"
     gather_s = EVERY_S
@@ -56,14 +57,15 @@ class SlowdownStore(StoredValue):
         self._hurry = asyncio.Event()
 
     def rebase(self, base: InterferenceTable) -> bool:
-        """Take other predictions; return True if policies received them, combined with the
-        observations."""
+        """Replace the predictions that observations are combined with; return True if policies
+        received the result."""
         self._base = base
         self.experience.rebase(base)
         return self._adopted()
 
     def now_ns(self) -> int:
-        """Return the time that outlives processes: nanoseconds since 1970."""
+        """Return the wall-clock time in nanoseconds since 1970, which stays valid after a
+        restart."""
         return int(self._clock.wall().timestamp() * 1e9)
 
     def changed(self) -> None:
@@ -143,7 +145,8 @@ def joined(
     stored: observed_slowdown.ObservationRecord,
     now_ns: int,
 ) -> observed_slowdown.ObservationRecord:
-    """Join two records: of a pair this process's observation counts, of a ban the longer one."""
+    """Join two records: for a pair in both, this process's observation counts; for a ban in both,
+    the longer one."""
     own_pairs = {(pair.gpu_model, pair.target, pair.others): pair for pair in mine.pairs}
     stored_pairs = {(pair.gpu_model, pair.target, pair.others): pair for pair in stored.pairs}
     pairs = (
