@@ -1,5 +1,5 @@
 """Turns what the Kubernetes API shows into the events of the engine.
 
-In: nodes, pods, volumes, constraints; what a bound pod holds. Out: the loop that passes events to
-the engine (`cluster/control/`), and writing to the API.
+It reads nodes, pods, volumes and constraints, and computes what bound pods hold. It does not pass
+the events on to the engine (`cluster/control/` does), and does not write to the API.
 """

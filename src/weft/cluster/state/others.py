@@ -28,8 +28,8 @@ _BY_PART = ("percent", "millionths")
 
 
 def others_on(pods: PodView, name: str) -> list[OthersShare]:
-    """Return everything that others hold of this node's GPUs, as charged now, sorted by GPU, then
-    holder."""
+    """Return the shares of this node's GPUs that pods of other systems and ResourceClaims hold, as
+    charged now, sorted by GPU, then holder."""
     node = pods.there(name)
     if node is None:
         return []

@@ -170,7 +170,8 @@ def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
 
 class BoundRequest(NamedTuple):
     """A bound pod's request, read for its node. `mismatch` says in words what contradicts the
-    node's unit, `unreadable` which of its labels and annotations could not be read; "" for none."""
+    node's memory unit, `unreadable` which of its labels and annotations could not be read; "" for
+    none."""
 
     request: PodRequest
     mismatch: str
@@ -196,7 +197,7 @@ def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
 
 
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
-    """Read only what a pod requests besides GPUs, and its class, if that can be read."""
+    """Read only what a pod requests besides GPUs, and its job class, if that can be read."""
     cpu, memory, extended = non_gpu_resources(pod, lends=settings.lends, bounds=HELD)
     job_class = (pod.metadata.annotations or {}).get(CLASS, "")
     shape = Shape(
@@ -474,8 +475,8 @@ def image_name(name: str) -> str:
 
 def _default_spread(pod: Pod) -> tuple[SpreadRule, ...]:
     """Return kube-scheduler's default spreading. It uses the selectors of the pod's Services and
-    ReplicaSet, which Weft may not read; so the pod's owner and the labels that all of the owner's
-    pods have are used instead."""
+    ReplicaSet, which Weft has no permission to read; so the pod's owner and the labels that all of
+    the owner's pods have are used instead."""
     owners = (each for each in pod.metadata.owner_references or () if each.controller)
     owner, labels = next(owners, None), pod.metadata.labels or {}
     if owner is None or _MADE_ALIKE.get(owner.kind) != owner.api_version:
@@ -503,8 +504,9 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
             by_labels = labels_of(term.namespace_selector)
             if by_labels and namespaces.selected(by_labels) is None:
                 found.append(
-                    f"spec.affinity.{field}: namespaceSelector selects by labels, and Weft may not "
-                    "list and watch namespaces: apply deploy/scheduler.yaml or upgrade the chart"
+                    f"spec.affinity.{field}: namespaceSelector selects by labels, and Weft has no "
+                    "permission to list and watch namespaces: apply deploy/scheduler.yaml or "
+                    "upgrade the chart"
                 )
     for spread in _hard(pod):
         found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
@@ -514,7 +516,7 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
 def pod_terms_of(
     pod: Pod, terms: Iterable[PodAffinityTerm], namespaces: Namespaces = _UNNAMED
 ) -> tuple[PodTerm, ...]:
-    """Return these terms of the pod's affinity or anti-affinity."""
+    """Return these terms of the pod's affinity or anti-affinity in the engine's form."""
     return tuple(
         PodTerm(
             term.topology_key,

@@ -87,8 +87,8 @@ def _whole(pod: Pod, *, refused: bool) -> Resources | None:
 
 
 def _put(requests: Quantities, name: str, among: tuple[Quantities, ...]) -> None:
-    """Set the resource to the largest of these amounts, the first of equal ones; remove it if none
-    has it."""
+    """Set the resource to the largest of these amounts, the first of equal ones; remove it if no
+    amount is given."""
     texts = [amounts[name] for amounts in among if name in amounts]
     requests.pop(name, None)
     if texts:

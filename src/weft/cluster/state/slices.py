@@ -89,7 +89,7 @@ class PoolReading(NamedTuple):
 
 
 class NodeCards(NamedTuple):
-    """A node's GPUs by slices alone, and which of them each device is."""
+    """A node's GPUs as its ResourceSlices alone show them, and the index of each device's GPU."""
 
     gpus: tuple[Gpu, ...] = ()
     index_of: Mapping[DeviceKey, int] = {}
@@ -127,8 +127,8 @@ def is_read(name: str) -> bool:
 
 
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
-    """Return the device if it is a GPU or a part of one, which it states, or which its memory and
-    identity show; else None."""
+    """Return the device if it is a GPU or a part of one: it says so, or it has memory and a UUID or
+    PCI address; else None."""
     says = _own_first(driver, device.attributes or {})
     uuid, pci = _text(says, "uuid"), _pci(next((_text(says, n) for n in _PCI if n in says), ""))
     kind = _text(says, "type").lower()
@@ -227,7 +227,7 @@ def read_pool(slices: Iterable[ResourceSlice]) -> PoolReading:
 
 
 class _Card:
-    """One card, or one partition, as one or more devices."""
+    """One card, or one partition of a card, which one or more devices stand for."""
 
     def __init__(self, parent: "_Card | None" = None) -> None:
         self.devices: dict[DeviceKey, SliceGpu] = {}
@@ -240,7 +240,8 @@ class _Card:
 
     @property
     def uuid(self) -> str:
-        """The UUID, NVIDIA's if a device has one; a passed-through card has another one as well."""
+        """The UUID, NVIDIA's if a device has one; a passed-through card has another UUID as
+        well."""
         uuids = [self.devices[key].uuid for key in sorted(self.devices)]
         named = [uuid for uuid in uuids if uuid]
         return next((u for u in named if u.startswith("GPU-")), (*named, self.parts_uuid)[0])
@@ -393,8 +394,8 @@ def _gpu(card: _Card, parts: list[_Card]) -> Gpu:
 
 
 def _links(cards: Iterable[_Card]) -> GpuLinks | None:
-    """Derive the least connection of the cards from their NUMA nodes and PCIe roots; None if fewer
-    than two cards report these.
+    """Derive the slowest connection that each two cards may have from their NUMA nodes and PCIe
+    roots; None if fewer than two cards report a NUMA node.
 
     Slices say nothing of NVLinks, nor of switches below one root.
     """
@@ -428,7 +429,7 @@ def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
 
 class SliceView:
     """The existing slices. `problems` are pools that cannot be used now, with the reason. `moved`
-    are nodes whose devices may have changed since it was last emptied."""
+    are nodes whose devices may have changed since `moved` was last emptied."""
 
     def __init__(self) -> None:
         self.problems: dict[PoolKey, str] = {}
@@ -504,7 +505,7 @@ class SliceView:
         return {node: known.problems for node, known in self._cards.items() if known.problems}
 
     def has(self, key: DeviceKey) -> bool:
-        """Return True if a complete pool shows this device, whatever it is."""
+        """Return True if a complete pool shows this device, even if it is no GPU."""
         return key[2] in self._pools.get(key[:2], ())
 
     def facts(self, key: DeviceKey) -> SliceGpu | None:

@@ -109,9 +109,9 @@ def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
 def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
     """Return the node affinity of a volume that is bound to a claim, as `node_terms`.
 
-    A volume of an in-tree plugin is looked for by the labels of the CSI driver that serves it now,
-    as kube-scheduler does on nodes whose CSINode names the plugin as migrated, which all supported
-    kubelets do.
+    For a volume of an in-tree plugin, nodes are compared by the zone labels of the CSI driver that
+    replaced the plugin, as kube-scheduler does on nodes whose CSINode names the plugin as migrated,
+    which all supported kubelets do.
     """
     key = next((_CSI_ZONES[driver] for driver, _ in _cloud_disks(volume.spec)), "")
     if not key:
@@ -190,8 +190,8 @@ def unbound_claim(
     classes: Mapping[str, KubeStorageClass],
     reserved: Iterable[PersistentVolume],
 ) -> UnboundClaim:
-    """Return a claim that waits for its first consumer; `reserved` are volumes that may be reserved
-    for it."""
+    """Return the engine's form of a claim that waits for its first consumer; `reserved` are volumes
+    that may be reserved for it."""
     spec, name = claim.spec, class_name(claim)
     own = UnboundClaim(
         name,
