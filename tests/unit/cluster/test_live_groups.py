@@ -397,7 +397,7 @@ def test_members_of_other_schedulers_and_priorities_are_named() -> None:
     assert set(view.take_moved(9)) == {"a", "b", "c", "e"}
     assert view.read(part("a", "weft", 1)).warnings[-2:] == (
         "pod d/c of group d/train has schedulerName other, which is not Weft's: it does not count "
-        "here until it is bound; write one schedulerName on all",
+        "for the group until it is bound; write one schedulerName on all",
         "pods of group d/train have priorities 1 and 5: the highest counts for all; set one "
         "priority on all",
     )

@@ -1,5 +1,5 @@
 """The versioned configuration file: YAML, decoded into frozen structs, with a reason for each
 setting.
 
-In: the file's form, defaults with their reasons, and validation. Out: what a setting does (the
-packages that use it), command-line options, and the kubeconfig (`kube/`)."""
+The package contains the file's form, the defaults with their reasons, and validation. What a
+setting does is in the packages that use it; the kubeconfig is read in `kube/`."""
