@@ -270,7 +270,7 @@ async def test_who_may_not_list_claims_is_told_so_once(caplog: pytest.LogCapture
             assert not server.watches("resourceclaims")
             assert used(made, 0) == (0, 0)
     (text,) = [r.getMessage() for r in caplog.records if "ResourceClaims" in r.getMessage()]
-    assert "may not watch resourceclaims" in text
+    assert "no permission to watch resourceclaims" in text
 
 
 async def test_a_partition_that_a_claim_holds_keeps_its_card_from_others() -> None:

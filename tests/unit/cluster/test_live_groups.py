@@ -253,9 +253,9 @@ async def test_who_may_not_read_groups_is_told_once(
             made.server.add("pods", member("a"))
             await until(lambda: made.gangs("a"))
             assert made.least("a") == [0]
-    told = [line for line in caplog.messages if "of groups defined by such" in line]
+    told = [line for line in caplog.messages if "of groups that PodGroups define" in line]
     assert len(told) == 1
-    assert f"may not {verb} podgroups" in told[0]
+    assert f"no permission to {verb} podgroups" in told[0]
 
 
 async def test_a_group_that_changed_since_its_pod_was_decided_does_not_stop_its_binding() -> None:

@@ -1,5 +1,5 @@
 """Drives the engine on a live cluster: takes events in, carries commands out.
 
-In: the live cluster itself, its watches, leadership, timer, bindings, and reports to people. Out:
-what an object means (`cluster/state/`), evictions (`cluster/eviction/`).
+The package contains the live cluster itself, its watches, leadership, timer, bindings, and reports
+to people. `cluster/state/` reads the objects of the API, and `cluster/eviction/` evicts pods.
 """

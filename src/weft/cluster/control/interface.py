@@ -1,4 +1,5 @@
-"""The live cluster as hosts see it. Hosts name this Protocol, never the class behind it.
+"""Protocols of the live cluster, for the code that runs or uses one, such as the extender: it names
+these, never the class that implements them.
 
 Everything happens on one event loop: between two awaits nothing changes. A decision is made inside
 `handle`, and returned as a `Bind`, which `bind` carries out.
@@ -94,7 +95,7 @@ class LeaderPart(Protocol):
     """A part of the process that works outside decisions while the process leads."""
 
     def lead(self) -> None:
-        """Begin to lead; earlier events count too."""
+        """Begin to work; what happened before this process led counts too."""
         ...
 
     async def stop(self) -> None:
@@ -135,7 +136,8 @@ class LiveCluster(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """For pure questions (`core/engine/questions.py`, `core/explain/`)."""
+        """The engine, for questions that change nothing (`core/engine/questions.py`,
+        `core/explain/`)."""
         ...
 
     @property
@@ -206,12 +208,12 @@ class ClusterView(LiveCluster, Protocol):
     stores: list[StateStore]
     """Stores that are read before anything is decided."""
     decide: Decide
-    """The engine's `handle`, or a recorder's function around it."""
+    """The engine's `handle`, or a recorder's function that calls it."""
     may_write: MayWrite | None
     """Returns True if the lease lasts for this many more seconds; None if there is no lease."""
     binder: Binder
     optional: OptionalFeeds
-    """Kinds that the API server may lack, and those that this process may not read."""
+    """Feeds of kinds that the API server may lack, or that this process may lack rights to read."""
 
     @property
     def client(self) -> ApiClient:
@@ -220,7 +222,7 @@ class ClusterView(LiveCluster, Protocol):
 
     @property
     def nodes(self) -> NodeView:
-        """The nodes there are."""
+        """The existing nodes."""
         ...
 
     @property

@@ -5,7 +5,8 @@ containerd's default validator uses the first of these annotations that a pod ha
     required-plugins.noderesource.dev/container.<name>, …/pod, required-plugins.noderesource.dev
 
 each a YAML list of plugins' names, and creates no container while one of these plugins is missing.
-So Weft is added to each list that it may use, and what the pod itself requires stays required.
+So Weft is added to each list that the validator may use, and what the pod itself requires stays
+required.
 """
 
 from collections.abc import Mapping

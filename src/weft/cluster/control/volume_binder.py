@@ -26,7 +26,7 @@ from weft.model import ChosenVolume, Node, PodRequest
 from weft.model.manifest import ObjectMeta
 
 TIMEOUT_S = 600.0
-"""kube-scheduler's bindTimeoutSeconds."""
+"""The default of kube-scheduler's bindTimeoutSeconds."""
 _WRITE_S, _LOOK_EVERY_S = 3.0, 5.0
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
@@ -36,7 +36,7 @@ class _NotNowError(Exception):
 
 
 class VolumeBinder:
-    """Binds the claims of pods. `may_write` is asked before each write. `wanted_on` returns the
+    """Binds the claims of pods. `may_write` is called before each write. `wanted_on` returns the
     node if the pod (by UID) still is to be bound there; None if the pod, the node or leadership is
     gone."""
 
@@ -130,7 +130,7 @@ class VolumeBinder:
         if selected == node:
             return
         if selected is not None:
-            raise _NotNowError(f"claim {claim.metadata.name} gets its volume on {selected}")
+            raise _NotNowError(f"claim {claim.metadata.name} already gets its volume on {selected}")
         change = {"metadata": {"annotations": {SELECTED_NODE: node}}}
         await self._patch(CLAIMS, claim.metadata, change)
 
@@ -180,7 +180,7 @@ class VolumeBinder:
         """Return a message about claims that were not bound in time."""
         names = ", ".join(each.claim for each in waiting)
         made = any(not each.volume for each in waiting)
-        who = f"no volume was made on {node}" if made else "the controller did not bind it"
+        who = f"no volume was made on {node}" if made else "the controller bound no volume"
         return f"{who} for PersistentVolumeClaim {names} within {self.timeout_s:g} s"
 
     async def _sleep(self, changed: asyncio.Event, at_most_s: float) -> None:
