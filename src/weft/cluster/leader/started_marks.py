@@ -54,7 +54,7 @@ class StartedMarks:
         self.observe(self._pods.pods.values())
 
     def observe(self, pods: Iterable[Pod]) -> None:
-        """Take pods that are new or changed, or whose node changed."""
+        """Take in pods that are new or changed, or whose node changed."""
         if not self.leading:
             return
         for pod in pods:

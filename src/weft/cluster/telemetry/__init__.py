@@ -1,4 +1,4 @@
 """Polls the GPUs' metrics and passes the engine a new snapshot each time.
 
-In: the loop, discovery of exporters, observed slowdowns, OOM events, reloaded predictions. Out: the
-meaning of metrics (`telemetry/`)."""
+The package contains the loop, discovery of exporters, observed slowdowns, OOM events and reloaded
+predictions. What metrics mean is in the package `weft.telemetry`."""

@@ -46,8 +46,8 @@ class RunningPod(NamedTuple):
 
 
 async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
-    """Return the bound pods that hold GPUs and are not terminating, by namespace and name; other
-    tasks get their turn in between."""
+    """Return the bound pods that certainly hold their GPUs and are not terminating, by namespace
+    and name; other tasks run in between."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
     for holding in live.engine.ledger.holdings.values():

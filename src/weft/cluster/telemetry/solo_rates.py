@@ -32,8 +32,8 @@ class SoloRate(NamedTuple):
 
 
 class SoloProfiles:
-    """Profiles by application and GPU model; of several isolation modes the pod's own, if there is
-    one.
+    """Profiles of applications that run alone, by application and GPU model. If profiles with
+    several isolation modes exist, the one with the pod's own mode counts, if there is one.
 
     `version` counts replacements, after which cached rates are outdated."""
 
