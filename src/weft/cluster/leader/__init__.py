@@ -1,5 +1,5 @@
 """Connects the parts that run only in the leader and do not decide.
 
-The package contains the list of parts, the events that each receives, and some small parts.
-Evictions are in `cluster/eviction/`, stores in `cluster/stores/`. The cluster itself does not
-import any part."""
+In: this package has the list of parts, the events that each receives, and some small parts. Out:
+other packages evict (`cluster/eviction/`) and store (`cluster/stores/`); the cluster itself imports
+no part."""
