@@ -17,7 +17,7 @@ _ORIGINAL_PORTS = (39_999, 12_345)
 
 
 FORMER_NAMES = {"lessons": "oomHistory"}
-"""Renamed settings of Weft 0.1, with their current names."""
+"""Names that settings had in Weft 0.1, with their current names."""
 
 
 def from_builtins(document: Any) -> Configuration:

@@ -1,10 +1,10 @@
-"""Protocols of the live cluster, for the code that runs or uses one, such as the extender: it names
-these, never the class that implements them.
+"""Protocols of the live cluster, for the code that runs or uses one, such as the extender. That
+code names these, never the class that implements them.
 
 Everything happens on one event loop: between two awaits nothing changes. A decision is made inside
 `handle`, and returned as a `Bind`, which `bind` carries out.
 
-    handle(BindOn(...)) ──▶ [Refused]               say so
+    handle(BindOn(...)) ──▶ [Refused]               report it
                         └─▶ [Bind] ── await bind ──▶ an outcome of weft.kube.bind
 """
 
@@ -111,8 +111,8 @@ class ClusterHooks:
     node changed; `gone` with the UID of a pod that is gone; `nodes` with new or changed nodes and
     the names of deleted ones; `touched` with the name of a node on which holdings changed other
     than by a decision; `accounts` after a batch of changes that may affect what bound pods hold.
-    `slowdown_evictions` are called when a pod may be evicted for slowing others; `peaks` return the
-    most memory of a GPU, MiB, that a pod (by UID) was seen to use.
+    `slowdown_evictions` are called once a pod that slows another is, or may be, terminating;
+    `peaks` return the most memory of a GPU, MiB, that a pod (by UID) was seen to use.
     """
 
     def __init__(self) -> None:

@@ -191,8 +191,8 @@ def _volumes_aside(request: PodRequest) -> PodRequest:
 
 _C = TypeVar("_C", bound=PartCommand)
 _LEASES_AT_MOST_S = 2.0
-"""The longest wait for agents' Leases at the start; without Leases, nodes are not judged by
-them."""
+"""The longest wait for agents' Leases at the start, in seconds; without Leases, no agent counts as
+silent."""
 _MOVED_PODS = 200  # pods per batch, whose namespaces or group changed
 _MOMENT_S = 0.05  # the loop's clock differs slightly from the client's
 

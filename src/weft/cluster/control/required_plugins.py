@@ -24,7 +24,7 @@ _BARE = REQUIRED_PLUGINS.rpartition("/")[0]
 _OF_CONTAINER = f"{_BARE}/container."
 _ALONE = f"[{PLUGIN}]"
 _LONGEST = 4096
-"""The longest list that is kept, in characters; a longer one is no serious use, and is replaced."""
+"""The longest list that is kept, in characters; a longer one cannot be meant, and is replaced."""
 
 
 def required_plugins(present: Mapping[str, str] | None) -> dict[str, str]:

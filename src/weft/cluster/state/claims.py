@@ -436,8 +436,8 @@ class ClaimView:
         return self._place(uid, by_node)
 
     def _found(self, uid: str, number: int) -> DeviceHold | None:
-        """Return where the claim's device of this number was found earlier; None if it never
-        was."""
+        """Return where the device `number` of the claim's allocation was found earlier; None if it
+        never was."""
         for charge in (self._charges[holder] for holder in self._holders(uid)):
             for share in charge.shares:
                 if share.gpu_request == number:

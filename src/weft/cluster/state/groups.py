@@ -4,8 +4,8 @@ A pod that names a group waits until its PodGroup exists, whichever of the two i
 When a PodGroup is added, changed or deleted, all pods of its group are reported again; so are the
 pods of a group in which pods state different sizes (the largest counts), have different priorities
 or name other schedulers, and pods whose namespace gains or loses `weft.dev/gang: owner`. Each kind
-of PodGroup is followed only where the API server has it; a group of a kind that is not followed is
-one whose object is missing.
+of PodGroup is followed only where the API server has it; a group of a kind that is not followed
+counts as one whose object is missing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

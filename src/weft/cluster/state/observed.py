@@ -36,7 +36,7 @@ class PodTimes(NamedTuple):
 
 class ObservedPod(NamedTuple):
     """One pod: its request, the system whose resources it uses, its times, and its gang. `queue` is
-    its team's queue, named by a label or its namespace; `names_queue` says which."""
+    its team's queue; `names_queue`: the pod names it, else it is the pod's namespace."""
 
     name: str
     shape: Shape

@@ -92,7 +92,7 @@ _OF_EACH = (
 """Labels by which a StatefulSet's pods differ from each other."""
 _MADE_ALIKE = {"ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "ReplicationController": "v1"}
 _SPREAD_BY_DEFAULT = (("kubernetes.io/hostname", 3), ("topology.kubernetes.io/zone", 5))
-"""kube-scheduler's constraints for pods without their own, ScheduleAnyway: key and maxSkew."""
+"""topologyKey and maxSkew of kube-scheduler's default constraints, which are ScheduleAnyway."""
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
@@ -179,8 +179,8 @@ class BoundRequest(NamedTuple):
 
 
 def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
-    """Return the request of a pod on this node, from the parts of the pod that its owner cannot
-    change."""
+    """Return the request of a bound pod on its node, from the parts of the pod that its owner
+    cannot change."""
     request, unreadable = registry.parse_bound(pod, settings)
     constraints = Constraints(ports=ports_of(pod.spec))
     request = replace(request, shape=_counted(request.shape, constraints))

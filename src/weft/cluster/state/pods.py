@@ -542,8 +542,8 @@ class PodView:
         return not of_node and (self.ours(pod) or self.is_placed_by_weft(pod))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
-        """Return the place decided here if the pod comes back from its Binding unchanged; else
-        None.
+        """Return the placement decided here if the API shows the pod bound as decided, and
+        otherwise unchanged; else None.
 
         Most bound pods come back like this, and need not be read again.
         """

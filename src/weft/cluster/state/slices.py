@@ -34,8 +34,8 @@ PoolKey = tuple[str, str]
 
 MEMORY = ("memory", "addressablememory", "vram")
 CORES = ("cores", "millicores")
-"""Names of the capacities that are a GPU's memory (bytes) and its cores (in any unit, as parts of
-the whole)."""
+"""Names of the capacities that are a GPU's memory in bytes (`MEMORY`), and its cores in any unit
+(`CORES`), as only parts of the whole count."""
 SHARES = "shares"
 """The capacity that states among how many claims a driver divides a GPU, whatever memory they
 request."""
@@ -44,7 +44,7 @@ _NUMBERS = ("index", "cardindex", "minor")
 _MODELS = ("productname", "model")
 _NUMA, _ROOT = ("numanode", "numanodeid"), "pcieroot"
 _PARTS, _WHOLE = ("mig", "partition"), ("gpu", "vfio", "hami-gpu", "amdgpu")
-"""The words of the attribute `type` for parts of GPUs, and for GPUs."""
+"""Values of the attribute `type` of devices that are parts of GPUs, and of whole GPUs."""
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _MIB = 2**20
 
@@ -120,7 +120,7 @@ def local(name: str) -> str:
 
 
 def is_read(name: str) -> bool:
-    """Return True for an attribute or capacity that is read here."""
+    """Return True for an attribute or capacity of a device that Weft reads."""
     connected = (*_NUMA, _ROOT)
     known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *connected)
     return local(name) in (*known, *MEMORY, *CORES, SHARES)
@@ -160,7 +160,8 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
 def _own_first(
     driver: str, attributes: Mapping[str, DeviceAttribute]
 ) -> dict[str, DeviceAttribute]:
-    """Map values by local name; the driver's own win if two domains share a name."""
+    """Return the attributes by name without domain; if two domains have the same name, the driver's
+    own counts."""
     says: dict[str, DeviceAttribute] = {}
     for name, value in attributes.items():
         domain, key = name.rpartition("/")[0], local(name)
@@ -500,8 +501,8 @@ class SliceView:
         return known
 
     def doubles(self) -> dict[str, tuple[str, ...]]:
-        """Return warnings about UUIDs that several devices have, by node, for nodes that were
-        read."""
+        """Return warnings about UUIDs that several devices have, by node, for the nodes whose cards
+        were read."""
         return {node: known.problems for node, known in self._cards.items() if known.problems}
 
     def has(self, key: DeviceKey) -> bool:

@@ -45,7 +45,8 @@ CSI_NAMES = {
     "kubernetes.io/cinder": "cinder.csi.openstack.org",
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
 }
-"""The CSI drivers that replaced in-tree plugins: nodes report their volume limits by driver."""
+"""The CSI drivers that replaced in-tree plugins, by plugin: nodes report volume limits by
+driver."""
 
 _CSI_ZONES = {
     "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
@@ -54,7 +55,7 @@ _CSI_ZONES = {
     "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
 CSI_ZONES = tuple(_CSI_ZONES.values())
-"""The labels by which these drivers state a node's zone."""
+"""The labels by which CSI drivers of cloud disks state a node's zone."""
 
 Key = tuple[str, str]
 

@@ -41,8 +41,8 @@ from weft.telemetry.sources.source import MetricSource, SourceReading
 log = logging.getLogger("weft.cluster")
 
 FASTEST, SLOWEST = 0.5, 100.0
-"""Limits of a plausible slowdown: beyond them the rate alone must be wrong, and nothing is
-reported."""
+"""Limits of a plausible slowdown: beyond them the known rate of the pod alone must be wrong, and
+nothing is reported."""
 WINDOWS = 3
 _HEIR = (
     "no pod is evicted for it: this process has led for less than 5 minutes, and the previous "
@@ -132,8 +132,8 @@ class SlowdownObserver:
                 log.exception("progress: the poll failed; the speed of pods is unknown")
 
     def goes(self, slowed: SlowdownReason) -> None:
-        """Note that a pod is evicted because it made another pod too slow: their applications are
-        kept off each other's GPUs from now on.
+        """Note that a pod is, or may be, evicted because it made another pod too slow: their
+        applications are kept off each other's GPUs from now on.
 
         The ban is stored immediately, for the next leader; storing is retried until it succeeds."""
         slow, evicted = slowed.applications

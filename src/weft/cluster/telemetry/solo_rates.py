@@ -1,4 +1,5 @@
-"""Rates of pods alone, from their annotation or from their application's profile. Does no I/O.
+"""Determines how fast pods run alone on a GPU: from their annotation, or their application's
+profile. Does no I/O.
 
   weft.dev/solo-rate: "12.5"                units per second, on any GPU
   weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
