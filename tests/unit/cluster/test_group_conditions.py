@@ -101,7 +101,7 @@ async def test_a_write_that_fails_is_repeated(caplog: pytest.LogCaptureFixture) 
         made.server.fault("status", method="PATCH", path="podgroups", code=500, times=9)
         made.server.add("pods", member("a"))
         with caplog.at_level(logging.WARNING):
-            await until(lambda: [t for t in caplog.messages if "is not written now" in t])
+            await until(lambda: [t for t in caplog.messages if "is written again later" in t])
         made.server.faults.forget()
         await until(lambda: said(made).get("status") == "True")
 

@@ -44,7 +44,7 @@ def read(path: Path) -> Configuration:
 
 def decode(text: bytes, where: str) -> Configuration:
     """Decode a configuration; errors name it as `where`."""
-    empty = "is empty; write apiVersion: weft.dev/v1 and what differs"
+    empty = "is empty; write apiVersion: weft.dev/v1 and the settings that differ from the defaults"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
         config = from_builtins(document)
@@ -174,7 +174,7 @@ def check_telemetry(telemetry: TelemetrySettings) -> None:
     _check_sources(telemetry)
     _check_access(telemetry)
     if telemetry.selector and not _SELECTOR.fullmatch(telemetry.selector):
-        what = f'{telemetry.selector!r} is not a selector; write matchers without {{}}: cluster="a"'
+        what = f'{telemetry.selector!r} is not a selector; write matchers, such as cluster="a"'
         raise _bad("selector", what)
     for i, own in enumerate(telemetry.names):
         if not _METRIC_NAME.fullmatch(own.name):

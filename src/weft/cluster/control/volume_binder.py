@@ -93,11 +93,13 @@ class VolumeBinder:
             raise _NotNowError(f"volume {name} is gone")
         ref, meta = volume.spec.claim_ref, claim.metadata
         if ref is not None and not is_for(volume, claim):
-            raise _NotNowError(f"volume {name} is for {ref.namespace}/{ref.name} now")
+            raise _NotNowError(
+                f"volume {name} is now reserved for claim {ref.namespace}/{ref.name}"
+            )
         if ref is not None and ref.uid:
             return
         if (other := self._other_reserved(claim, name)) is not None:
-            raise _NotNowError(f"volume {other} was just reserved for {meta.name}")
+            raise _NotNowError(f"volume {other} was just reserved for claim {meta.name}")
         wanted = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -201,20 +203,21 @@ class VolumeBinder:
         name = claim.spec.volume_name
         if is_bound(claim) and (volume := self._view.volumes.get(name)) is not None:
             if not reaches(bound_terms(volume), node.name, node.labels):
-                raise _NotNowError(f"{chosen.claim} got {name}, which does not reach {node.name}")
+                why = f"volume {name}, which cannot be used on node {node.name}"
+                raise _NotNowError(f"claim {chosen.claim} was bound to {why}")
             return True
         if name:
             return False  # being bound; the watch may not show the volume yet
         if not chosen.volume:
             selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
             if selected != node.name:
-                raise _NotNowError(f"no volume can be made on {node.name} for {chosen.claim}")
+                raise _NotNowError(f"no volume can be made on node {node.name} for {chosen.claim}")
             return False
         wanted = self._view.volumes.get(chosen.volume)
         if wanted is None:
             raise _NotNowError(f"volume {chosen.volume} is gone")
         if self._is_shown(wanted.metadata) and not is_for(wanted, claim):
-            raise _NotNowError(f"volume {chosen.volume} is not for {chosen.claim} any more")
+            raise _NotNowError(f"volume {chosen.volume} is no longer for claim {chosen.claim}")
         return False
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:

@@ -301,7 +301,7 @@ class Extender:
         if holding is None:
             return None
         node = holding.placement.node
-        why = f"the pod's GPUs are booked on {node}"
+        why = f"the pod's GPUs are reserved on {node}"
         elsewhere = {name: why for name in names if name != node}
         return Answers([name for name in names if name == node], elsewhere, {}, [])
 

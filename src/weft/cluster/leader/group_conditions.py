@@ -182,7 +182,7 @@ class GroupConditions:
                 lacking = ", ".join(map(str, GROUP_STATUS[KUBERNETES]))
                 log.warning("PodGroups' conditions are not updated: no permission to %s", lacking)
                 return True
-            text = "the condition of PodGroup %s/%s is not written now: %s"
+            text = "the condition of PodGroup %s/%s is written again later: %s"
             log.warning(text, meta.namespace, meta.name, error)
             return False
         return True

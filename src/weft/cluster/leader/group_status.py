@@ -167,7 +167,7 @@ class GroupStatuses:
                 lacking = ", ".join(map(str, GROUP_STATUS[SCHEDULER_PLUGINS]))
                 log.warning("PodGroups' statuses are not written: no permission to %s", lacking)
             else:
-                text = "the status of PodGroup %s/%s is not written now: %s"
+                text = "the status of PodGroup %s/%s is written again later: %s"
                 log.warning(text, meta.namespace, meta.name, error)
             return self._refused
         return True

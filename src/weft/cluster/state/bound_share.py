@@ -288,7 +288,7 @@ def held_by(
     known = system.weigh(pod, request, node, bound_with)
     if known is None:
         share = guessed(request, node, how_full, system.perhaps_on(pod, node))
-        return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
+        return share._replace(doubts=(*doubts, *_unread(why, "what its spec requests")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
     return BoundShare(known.placement, known.assumed, doubts=tuple(doubts))
 
@@ -441,13 +441,13 @@ def guessed(
     moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)
     why = "does not name its GPUs: "
     if lacking:
-        why += f"{lacking} of its whole cards are missing: its node has too few"
+        why += f"its node has {lacking} GPUs fewer than it requests"
     elif said:
         why += "Weft assumes those that its annotations name in part, and the last idle ones"
     elif shared:
         why += "too few GPUs of its node are idle: it is charged on GPUs that other pods hold, too"
     elif not shares:
-        why += "it names no amount of a GPU, so nothing is charged"
+        why += "it requests no GPU memory and no cores, so nothing is charged"
     elif moves:
         why += "the last idle cards of its node are charged to it"
     else:
@@ -467,7 +467,7 @@ def contradicting(
         requests.append(whole_cards(min(whole, MOST_GPUS)))
     asked = replace(request, shape=replace(request.shape, gpu_requests=tuple(requests)))
     share = guessed(asked, node, how_full)
-    why = f"contradicts itself ({error}): the most that it may ask for is charged"
+    why = f"contradicts itself ({error}): the most that it can mean is charged"
     return BoundShare(share.placement, why, share.moves)
 
 

@@ -228,7 +228,7 @@ class _WrittenMembers:
         """Yield notes for a pod of the group whose schedulerName is `own`."""
         others = chain.from_iterable(some for name, some in self.some.items() if name != own)
         if some := list(islice(others, _NAMED + 1)):
-            why = f"and this one {own}: they start together only if both are Weft's"
+            why = f"and this pod {own}: they start together only if both are Weft's"
             yield elsewhere_in_words(group, some, why)
         if len(self.priorities) > 1:
             yield priorities_in_words(group, list(islice(self.priorities, _NAMED + 1)))

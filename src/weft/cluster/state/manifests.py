@@ -288,7 +288,7 @@ def replicas_of(pod: ManifestPod) -> int | None:
     for count in pod.counts:
         for number in (count.number, 0 if count.at_most is None else count.at_most):
             if type(number) is not int or not 0 <= number <= _MOST_PODS:
-                problem = f"{number!r} is not a number of pods; write a whole number from 0 on"
+                problem = f"{number!r} is not a number of pods; write a whole number, 0 or more"
                 raise BadInputError(count.field, problem)
         at_most = count.number if count.at_most is None else count.at_most
         replicas *= min(count.number, at_most)

@@ -242,7 +242,9 @@ class NodeView:
             given = read_plugin_gpus(known)
         except BadInputError as error:
             given = NONE_GIVEN
-            warnings = (f"ignored: {error}: its pods are charged as if no agent reported them",)
+            warnings = (
+                f"{error}: ignored, so its pods are charged as if no agent reported their GPUs",
+            )
         before = self._given.pop(name, NONE_GIVEN)
         if given != NONE_GIVEN:
             self._given[name] = given

@@ -395,7 +395,10 @@ class SlowdownMetrics:
         unjoined = "Series of the last poll that belong to no running pod with a GPU."
         by_reason = dict(sorted(observer.unjoined.items()))
         yield gauge("weft_observed_unjoined_series", unjoined, by_reason, "why")
-        store, writes = observer.slowdown_store, "Writes of what was observed, by outcome."
+        store, writes = (
+            observer.slowdown_store,
+            "Writes of observations to their ConfigMap, by outcome.",
+        )
         yield counter("weft_observed_writes", writes, store.counts, "outcome")
         unreadable = "Failed reads of the stored observations."
         yield counter("weft_observed_unreadable", unreadable, store.unreadable)

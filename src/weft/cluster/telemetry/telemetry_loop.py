@@ -323,7 +323,10 @@ class TelemetryMetrics:
         loop = self._loop
         asked = {loop.where: 1} if loop.where else {}
         yield gauge(
-            "weft_telemetry_backend", "1: the source that the last poll queried.", asked, "backend"
+            "weft_telemetry_backend",
+            "Source of metrics that the last poll queried; always 1.",
+            asked,
+            "backend",
         )
         failed = sum(n for (_, kind), n in loop.errors.items() if kind in KINDS)
         results = {"answered": loop.answered, "failed": failed}
