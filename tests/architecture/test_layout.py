@@ -133,7 +133,7 @@ NOT_KEYS = {
     "weft.dev/observed/v1",
     "weft.dev/explain",  # the audiences of tokens
     "weft.dev/console",
-    "is empty; write apiVersion: weft.dev/v1 and what differs",
+    "is empty; write apiVersion: weft.dev/v1 and the settings that differ from the defaults",
 }
 """Texts with `weft.dev/` that name no annotation, label or resource."""
 

@@ -12,8 +12,8 @@ OTHERS = {
     "lease %s/%s: %s",
     "waiting for the lease %s/%s",
     "%s/%s: key %s %s: %s",
-    "the condition of PodGroup %s/%s is not written now: %s",
-    "the status of PodGroup %s/%s is not written now: %s",
+    "the condition of PodGroup %s/%s is written again later: %s",
+    "the status of PodGroup %s/%s is written again later: %s",
 }
 """Constructors of records of Leases and ConfigMaps, and what is said of PodGroups."""
 _ELSEWHERE = ("lab", "testing")

@@ -144,7 +144,7 @@ def imported(cluster: WholeCluster, folder: Path, text: str) -> dict[str, Object
     the weight of the only plugin that scores."""
     file = folder / "old"
     file.write_text(text)
-    loss = ".weight (300): genius is the only one that scores there"
+    loss = ".weight (300): genius is the only policy that scores there"
     whole = f"weft config import {file} 2> {file}.said || grep -qF '{loss}' {file}.said"
     found = yaml.safe_load_all(cluster.shell(whole))
     return {item["kind"]: item for item in found}

@@ -98,7 +98,7 @@ def test_taints_tolerations_and_selectors_are_in_the_trace() -> None:
     assert (mine.untolerated(kept.taints), other.untolerated(kept.taints)) == (None, kept.taints[0])
     for one, goes in ((mine, [True, False]), (other, [True, True])):
         assert [one.accepts_labels(at.name, at.labels) for at in (kept, plain)] == goes
-    assert past.notes == ["no metric has node or pod affinity: the trace has none"]
+    assert past.notes == ["no metric shows node or pod affinity: the trace has neither"]
 
 
 def test_what_would_keep_everybody_off_is_left_out_and_said() -> None:
@@ -107,7 +107,7 @@ def test_what_would_keep_everybody_off_is_left_out_and_said() -> None:
     assert all(node.taints == () for node in seen.nodes)
     assert all(one.shape.constraints.selector == () for one in seen.pods)
     assert past.notes[1:] == [
-        "there is no kube_pod_tolerations: the trace has no taints",
-        "pods select nodes by team_example_name, which no node shows: left out; "
-        "kube-state-metrics shows labels with --metric-labels-allowlist=nodes=[*]",
+        "the server has no kube_pod_tolerations: the trace has no taints",
+        "pods select nodes by team_example_name, which no node shows: these selectors are left "
+        "out; kube-state-metrics shows labels with --metric-labels-allowlist=nodes=[*]",
     ]

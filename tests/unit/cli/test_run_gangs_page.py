@@ -89,10 +89,10 @@ def test_members_that_name_another_scheduler_or_priority_are_named(
     why = "they start together only if both are Weft's; write one schedulerName on all"
     assert notes["a"] == notes["b"]
     assert notes["a"] == [
-        f"pod ml/c of group ml/train has schedulerName volcano, and this one weft: {why}",
+        f"pod ml/c of group ml/train has schedulerName volcano, and this pod weft: {why}",
         priorities,
     ]
     assert notes["c"] == [
-        f"pods ml/a, ml/b of group ml/train have schedulerName weft, and this one volcano: {why}",
+        f"pods ml/a, ml/b of group ml/train have schedulerName weft, and this pod volcano: {why}",
         priorities,
     ]

@@ -232,6 +232,6 @@ async def test_a_group_with_a_pod_of_another_scheduler_says_so_where_it_waits() 
         )
         assert why == (
             "group d/train needs 2 pods, but has 1; pod d/y of group d/train has "
-            "schedulerName other, which is not Weft's: it does not count here until it is bound; "
-            "write one schedulerName on all"
+            "schedulerName other, which is not Weft's: it does not count for the group until it is "
+            "bound; write one schedulerName on all"
         )

@@ -113,7 +113,7 @@ async def test_who_may_not_write_says_so_once(caplog: pytest.LogCaptureFixture) 
         made.server.add(GROUPS, group())
         made.server.add("pods", member("a"))
         made.server.add("pods", member("b"))
-        text = "PodGroups' statuses are not written: may not patch podgroups/status"
+        text = "PodGroups' statuses are not written: no permission to patch podgroups/status"
         await until(lambda: [each for each in caplog.messages if each.startswith(text)])
         await until(lambda: not made.parts.group_statuses._task.runs)
         becomes(made, "Running", "a", "b")

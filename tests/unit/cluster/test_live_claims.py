@@ -270,7 +270,7 @@ async def test_who_may_not_list_claims_is_told_so_once(caplog: pytest.LogCapture
             assert not server.watches("resourceclaims")
             assert used(made, 0) == (0, 0)
     (text,) = [r.getMessage() for r in caplog.records if "ResourceClaims" in r.getMessage()]
-    assert "may not watch resourceclaims" in text
+    assert "no permission to watch resourceclaims" in text
 
 
 async def test_a_partition_that_a_claim_holds_keeps_its_card_from_others() -> None:
@@ -307,7 +307,7 @@ async def test_a_gpu_of_no_one_node_is_named_and_charged_nowhere() -> None:
     async with world(network, held) as made:
         (problem,) = made.live.pods.claims.problems.values()
         device_name = "gpu.example.com/rack/gpu-0"
-        assert problem == f"device {device_name} is not of one node, and no node is named"
+        assert problem == f"device {device_name} is of no single node, and the claim names none"
         assert used(made, 0) == used(made, 1) == (0, 0)
 
 

@@ -253,9 +253,9 @@ async def test_who_may_not_read_groups_is_told_once(
             made.server.add("pods", member("a"))
             await until(lambda: made.gangs("a"))
             assert made.least("a") == [0]
-    told = [line for line in caplog.messages if "of groups defined by such" in line]
+    told = [line for line in caplog.messages if "of groups that PodGroups define" in line]
     assert len(told) == 1
-    assert f"may not {verb} podgroups" in told[0]
+    assert f"no permission to {verb} podgroups" in told[0]
 
 
 async def test_a_group_that_changed_since_its_pod_was_decided_does_not_stop_its_binding() -> None:
@@ -397,7 +397,7 @@ def test_members_of_other_schedulers_and_priorities_are_named() -> None:
     assert set(view.take_moved(9)) == {"a", "b", "c", "e"}
     assert view.read(part("a", "weft", 1)).warnings[-2:] == (
         "pod d/c of group d/train has schedulerName other, which is not Weft's: it does not count "
-        "here until it is bound; write one schedulerName on all",
+        "for the group until it is bound; write one schedulerName on all",
         "pods of group d/train have priorities 1 and 5: the highest counts for all; set one "
         "priority on all",
     )

@@ -92,7 +92,7 @@ def test_the_account_is_kais(seed: int) -> None:
     used, unknown = restated(pods)
     known = [used[card] for card in range(CARDS)]
     told = account.view.assumed
-    lacking = sum("cards are missing: its node" in why for why in told.values())
+    lacking = sum("GPUs fewer than it requests" in why for why in told.values())
     if not unknown:
         assert account.used() == known
     if not lacking:

@@ -230,5 +230,5 @@ async def test_who_may_not_see_devices_is_told_so_once(caplog: pytest.LogCapture
         with caplog.at_level(logging.WARNING):
             async with living(made):
                 assert used(made) == [CARD_MIB // 2] * 3
-        told = [line for line in caplog.messages if "may not watch devices" in line]
+        told = [line for line in caplog.messages if "no permission to watch devices" in line]
         assert len(told) == 1

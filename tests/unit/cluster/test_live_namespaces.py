@@ -148,7 +148,7 @@ async def test_who_may_not_read_namespaces_lets_such_pods_wait(
             await until(lambda: {"near", "plain"} <= set(refused))  # one may be of team b's
             near = made.live.pods.pods["d", "near"]
             why = made.live.parse(near).shape.constraints.unsupported
-    assert "Weft may not list and watch namespaces" in why
+    assert "Weft has no permission to list and watch namespaces" in why
     assert [
         line for line in caplog.messages if "pods with a namespaceSelector stay pending" in line
     ]

@@ -29,7 +29,7 @@ def test_a_card_is_held_even_where_none_is_idle() -> None:
     marked = [pod(f"m{gpu}", SHARE, gpu) for gpu in range(CARDS)]
     account = Account().take(*marked, pod("a", WHOLE))
     assert account.free() == [10_000, 10_000, -6_000]
-    assert "on top of known pods" in account.view.assumed["a"]
+    assert "on GPUs that other pods hold, too" in account.view.assumed["a"]
     account.take(pod("b", {"nvidia.com/gpu": CARDS}))
     assert account.cards("b") == [0, 1, 2]
     assert max(account.free()) < 0

@@ -308,7 +308,7 @@ def test_what_is_known_in_words() -> None:
     assert (
         str(LoadedPredictions(None, {"a": {}})) == "mystic's distances of 1 applications are known"
     )
-    assert str(LoadedPredictions()) == "what 0 applications do alone is known"
+    assert str(LoadedPredictions()) == "solo profiles of 0 applications are known"
 
 
 def test_solos_are_replaced_whole() -> None:

@@ -1,5 +1,5 @@
 """The versioned configuration file: YAML, decoded into frozen structs, with a reason for each
 setting.
 
-In: the file's form, defaults with their reasons, and validation. Out: what a setting does (the
-packages that use it), command-line options, and the kubeconfig (`kube/`)."""
+In: this package has the file's form, the defaults with their reasons, and validation. Out: other
+packages do what a setting says, define command-line options, and read the kubeconfig (`kube/`)."""

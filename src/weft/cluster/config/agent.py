@@ -13,45 +13,44 @@ class AgentSettings(Section, frozen=True):
     """Settings of the agent that runs on each GPU node."""
 
     address: Annotated[
-        str, "all addresses, so that the kubelet's probes and Prometheus reach it"
+        str, "listen address; all by default, so that the kubelet's probes and Prometheus reach it"
     ] = "0.0.0.0"
     port: Annotated[
         Port,
-        "health, readiness, metrics; dcgm-exporter's port, so that its scrape configuration fits",
+        "port of health, readiness and metrics; by default dcgm-exporter's port, so that its "
+        "scrape configuration fits",
     ] = 9_400
     exempt_namespaces: Annotated[
         tuple[str, ...],
-        "where a container without GPU request sees the GPUs that its image names; elsewhere it "
-        "sees "
-        "none. kube-system, for agents that watch GPUs; add the GPU operator's, where it runs",
+        "namespaces in which a container without a GPU request sees the GPUs that its image names; "
+        "elsewhere it sees none. kube-system by default, for agents that monitor GPUs; add the GPU "
+        "operator's namespace if it is installed",
     ] = ("kube-system",)
     dialects: Annotated[
         tuple[str, ...],
-        "systems whose resources the node advertises; none: every system with its own resources, "
-        "except Volcano and those that another device plugin serves there",
+        "systems whose resources the node advertises; empty: every system with its own resources, "
+        "except Volcano and systems that another device plugin serves on the node",
     ] = ()
     older_spellings: Annotated[
         bool,
-        "whether Elastic GPU's resources are advertised under all their former names too; off, "
-        "since "
-        "each name adds the same GPUs to the node once more",
+        "whether Elastic GPU's resources are advertised under all their former names too; off by "
+        "default, since each name adds the same GPUs to the node once more",
     ] = False
     own: Annotated[
         tuple[Literal["nvidia.com/gpu"], ...],
-        "resources that are advertised only if named here; none, since the plugin that last "
-        "registers "
-        "nvidia.com/gpu owns it",
+        "resources that are advertised only if named here; none by default, since the device "
+        "plugin that registers nvidia.com/gpu last serves it alone",
     ] = ()
     strangers: Annotated[
         Literal["report", "evict"],
         "what to do about containers that see GPUs not given to them, for example because they "
-        "started "
-        "while the agent was away; report, since they may have run before Weft was installed",
+        "started while the agent was not running: report them, or evict their pods. report by "
+        "default, since they may have run before Weft was installed",
     ] = "report"
     evict_bare_pods: Annotated[
         bool,
         "whether pods without a controller are evicted too if they run without their "
-        "share; off, since nothing would recreate them",
+        "share; off by default, since nothing would recreate them",
     ] = False
     isolation: Annotated[
         Literal["", "none", "time-slicing", "mps", "hook", "mig"],
@@ -59,12 +58,13 @@ class AgentSettings(Section, frozen=True):
     ] = ""
     mps: Annotated[
         bool,
-        "whether the agent runs NVIDIA's MPS daemon; off, since it changes how all GPUs are shared",
+        "whether the agent runs NVIDIA's MPS daemon; off by default, since it changes how all GPUs "
+        "are shared",
     ] = False
     mps_multi_user: Annotated[
         bool,
-        "whether programs of all users share one MPS server, which runs as root; on, since without "
-        "it a container hangs while a container of another user has the server",
+        "whether programs of all users share one MPS server, which runs as root; on by default, "
+        "since otherwise a container hangs while a container of another user uses the server",
     ] = True
     hook_library: Annotated[
         str,
@@ -74,13 +74,17 @@ class AgentSettings(Section, frozen=True):
     over_share_mib: Annotated[
         int,
         Meta(ge=0, le=MOST_GPU_MIB),
-        "MiB of GPU memory that a pod may use beyond its share before it is reported; a CUDA "
-        "context "
-        "takes 300 to 600 MiB that manifests leave out",
+        "MiB of GPU memory that a pod may use beyond its share before it is reported; 512 by "
+        "default, since a CUDA context takes 300 to 600 MiB that manifests leave out",
     ] = 512
     over_share_seconds: Annotated[
-        float, Meta(ge=0, le=DAY_S), "how long the excess must last; short peaks are harmless"
+        float,
+        Meta(ge=0, le=DAY_S),
+        "seconds for which a pod must exceed its share by overShareMib before it is reported; 10 "
+        "by default, since short peaks are harmless",
     ] = 10
     evict_over_share: Annotated[
-        bool, "whether such a pod is evicted; off, since its progress may be worth more"
+        bool,
+        "whether a pod that is reported for exceeding its share is also evicted; off by default, "
+        "since it would lose its progress",
     ] = False

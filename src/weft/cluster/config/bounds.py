@@ -17,7 +17,7 @@ _ORIGINAL_PORTS = (39_999, 12_345)
 
 
 FORMER_NAMES = {"lessons": "oomHistory"}
-"""Renamed settings of Weft 0.1, with their current names."""
+"""Names that settings had in Weft 0.1, with their current names."""
 
 
 def from_builtins(document: Any) -> Configuration:
@@ -91,10 +91,10 @@ def _check_ports(config: Configuration) -> None:
     if not extender.enabled or not http.port or apart:
         return
     if http.port == extender.port:
-        what = f"{http.port} is extender.port too; give one of them another"
+        what = f"{http.port} is extender.port too; change one of the two"
         raise BadInputError("http.port", what)
     if extender.original_ports and http.port in _ORIGINAL_PORTS:
-        what = f"{http.port} is one of extender.originalPorts'; write another"
+        what = f"{http.port} is one of the ports that extender.originalPorts opens; write another"
         raise BadInputError("http.port", what)
 
 

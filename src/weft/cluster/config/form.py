@@ -29,13 +29,15 @@ MOST_WEIGHT = 1_000_000
 Promise = Annotated[
     float,
     Meta(
-        ge=1, le=10, extra={"refused": "{:g} is not a limit; write 1 (as much as there is) to 10"}
+        ge=1, le=10, extra={"refused": "{:g} is not a limit; write 1 (all of a GPU's memory) to 10"}
     ),
 ]
 Scale = Annotated[
     float,
     Meta(
-        ge=0, le=sys.float_info.max, extra={"refused": "{} is not a scale; write 0.01 for percent"}
+        ge=0,
+        le=sys.float_info.max,
+        extra={"refused": "{} is not a scale; write a factor, such as 0.01 for percent"},
     ),
 ]
 LookSeconds = Annotated[
@@ -50,15 +52,15 @@ class PolicySettings(Section, frozen=True):
 
     name: Annotated[
         str,
-        "least-stranding is the default of `weft`: of the policies that look at requests alone it "
-        "strands the fewest GPUs, and with pods that come and go waits are no longer than under "
-        "fgd",
+        "name of the policy. Profile `weft` has least-stranding by default: of the policies that "
+        "use only requests, it strands the fewest GPUs, and when pods come and go, they wait no "
+        "longer than with fgd",
     ]
     weight: Annotated[
         int,
         Meta(ge=0, le=MOST_WEIGHT),
-        "weight among several policies that score; each policy's scores are first scaled to 0 to "
-        "100",
+        "weight of this policy's scores if several policies score; each policy's scores are first "
+        "scaled to 0 to 100",
     ] = 1
     options: Annotated[dict[str, Any], "options of this policy, all optional"] = msgspec.field(
         default_factory=dict
@@ -71,32 +73,33 @@ class ProfileSettings(Section, frozen=True):
     scheduler_name: Annotated[str, "the spec.schedulerName of pods that this profile decides for"]
     policies: Annotated[
         tuple[PolicySettings, ...],
-        "see `weft policies`; the first one orders the queue, breaks ties and picks GPUs",
+        "the profile's policies, listed by `weft policies`; the first one orders the queue, breaks "
+        "ties and chooses GPUs",
     ]
     via: Annotated[
         Literal["scheduler", "extender"],
-        "extender leaves these pods to a kube-scheduler that asks Weft's extender; scheduler, "
-        "since "
-        "it needs no further configuration. Both at once would bind each pod twice",
+        "scheduler: Weft itself schedules these pods; extender: it leaves them to a "
+        "kube-scheduler that calls Weft's extender. scheduler by default, since it needs no "
+        "further configuration. Both at once would bind each pod twice",
     ] = "scheduler"
     preferences: Annotated[
         int,
         Meta(ge=0, le=100),
         "percent of the range of the policies' scores within which pods' preferences (preferred "
         "affinity, PreferNoSchedule, ScheduleAnyway, images on nodes) choose the node; 0 ignores "
-        "them, 100 lets them decide first. 2, since a preference then costs the GPUs next to "
-        "nothing",
+        "them, 100 lets them decide first. 2 by default, since preferences then hardly change how "
+        "well GPUs are used",
     ] = PREFERENCES_PERCENT
     preempt: Annotated[
         bool,
-        "ends pods of lower priority that Weft schedules for a pod that fits nowhere, as "
-        "kube-scheduler does; true, since priorities are there for that. Pods with "
-        "preemptionPolicy Never preempt no pod",
+        "whether pods of lower priority that Weft schedules are ended for a pod that fits nowhere, "
+        "as by kube-scheduler; true by default, since that is what priorities are for. A pod with "
+        "preemptionPolicy Never preempts no pod",
     ] = True
     disruption_budgets: Annotated[
         Literal["preferred", "law"],
-        "preferred may preempt against a PodDisruptionBudget if there is no other way, as "
-        "kube-scheduler does; law never does, and asks the Eviction API",
+        "preferred: preemption violates a PodDisruptionBudget only if nothing else makes room, "
+        "as by kube-scheduler; law: it never does, and pods are ended through the Eviction API",
     ] = "preferred"
 
 
@@ -106,20 +109,25 @@ class ClientSettings(Section, frozen=True):
     qps: Annotated[
         float,
         Meta(gt=0, le=1_000_000),
-        "requests per second to the API server; high, since the server has its own fair queueing, "
-        "while kube-scheduler's default of 50 would bind at most 50 pods per second",
+        "requests per second to the API server; high by default, since the server has its own fair "
+        "queueing, while kube-scheduler's default of 50 would bind at most 50 pods per second",
     ] = 5_000
     burst: Annotated[
-        int, Meta(ge=1, le=1_000_000), "requests at once before qps applies; two seconds' worth"
+        int,
+        Meta(ge=1, le=1_000_000),
+        "requests that may be sent at once before qps applies; by default as many as in two "
+        "seconds",
     ] = 10_000
     binds_in_flight: Annotated[
-        int, Meta(ge=1, le=10_000), "bindings at once; 32 already reach the API server's rate"
+        int,
+        Meta(ge=1, le=10_000),
+        "bindings in progress at once; 64 by default, as 32 already use the API server's full rate",
     ] = 64
     request_timeout_seconds: Annotated[
         int,
         Meta(ge=1, le=3_600),
-        "timeout of a binding, whose outcome is then looked up; twice this time must fit into "
-        "the lease",
+        "seconds after which the outcome of an unanswered binding is looked up in the API; twice "
+        "this time must fit into lease.durationSeconds",
     ] = 3
 
 
@@ -128,23 +136,23 @@ class LeaseSettings(Section, frozen=True):
 
     enabled: Annotated[
         bool,
-        "whether a Lease selects the process that binds; on, since every rolling update runs two "
-        "processes at once",
+        "whether a Lease selects the process that binds; on by default, since every rolling update "
+        "runs two processes at once",
     ] = True
-    namespace: Annotated[str, "namespace of the Lease; kube-system, like kube-scheduler's"] = (
-        "kube-system"
-    )
-    name: Annotated[str, "name of the Lease; of the processes with the same name one leads"] = (
-        "weft"
-    )
+    namespace: Annotated[
+        str, "namespace of the Lease; kube-system by default, like that of kube-scheduler's Lease"
+    ] = "kube-system"
+    name: Annotated[
+        str, "name of the Lease; of all processes that name the same Lease, one leads"
+    ] = "weft"
     duration_seconds: Annotated[
         int,
         Meta(ge=1, le=10),
-        "how long to wait for a dead leader; at most 10, since a new leader waits that long if the "
-        "Lease is missing, and no leader may still be active then",
+        "seconds without a renewal after which another process leads; at most 10, since a new "
+        "leader waits that long if the Lease is missing, and no leader may still be active then",
     ] = 10
     renew_seconds: Annotated[
-        float, Meta(gt=0, le=10), "time between renewals; three may fail in a row"
+        float, Meta(gt=0, le=10), "seconds between renewals; by default, three may fail in a row"
     ] = 2
 
 
@@ -154,30 +162,30 @@ class LimitsSettings(Section, frozen=True):
 
     overcommit: Annotated[
         Promise,
-        "how much of a GPU's memory may be promised to pods, whatever is measured; above 1, pods "
-        "that use what they requested may run out of memory",
+        "how much memory of a GPU may be promised to pods, as a multiple of what it has, "
+        "whatever is measured; above 1, pods that use what they requested may run out of memory",
     ] = 1.0
     harvest: Annotated[
         Promise,
-        "how much a harvesting policy may promise if the difference is measured idle; 1 lends "
-        "nothing. With 1.5, for example, borrowers may be evicted; up to 2 "
-        "a pod lends what similar pods left idle to their end, above 2 also what it leaves idle "
-        "now. A late memory peak may then run pods out of memory, as may, at any limit, "
-        "an application whose runs use more memory than earlier ones",
+        "how much a harvesting policy may promise, as a multiple of a GPU's memory, if the "
+        "excess is measured idle; 1 lends nothing. Above 1, pods that borrow memory may be "
+        "evicted. Up to 2, only memory is lent that similar pods never used; above 2, also what "
+        "a pod does not use now: its late memory peak may then run pods out of memory. At any "
+        "limit above 1, an application that uses more memory than in earlier runs may do so, too",
     ] = 1.0
     warm_up_seconds: Annotated[
         float,
         Meta(ge=0, le=DAY_S),
-        "time after binding in which a pod's full request counts, however little it uses: most "
-        "pods "
-        "have loaded what they will use by then; increase it for pods that take longer",
+        "seconds after binding for which a pod's full request counts, however little it uses; by "
+        "default a minute, in which most pods load what they will use. Increase it for pods that "
+        "take longer",
     ] = 60
     stable_seconds: Annotated[
         float,
         Meta(gt=0, le=DAY_S),
-        "after that the full request counts until memory has changed by less than 2 % for this "
-        "time; at most "
-        "telemetry.windowSeconds, or nothing would ever be lent",
+        "after warmUpSeconds, the full request still counts until the pod's memory use has changed "
+        "by less than 2 % for this many seconds; at most telemetry.windowSeconds, or nothing would "
+        "ever be lent",
     ] = 20
 
 
@@ -187,8 +195,9 @@ class VolumeSettings(Section, frozen=True):
     timeout_seconds: Annotated[
         float,
         Meta(gt=0, le=DAY_S),
-        "how long a pod keeps its place until its claims are bound; 600, as for kube-scheduler: "
-        "slow storage takes minutes, and after that the share is free for others",
+        "seconds for which a pod keeps its node and GPUs while its claims are not bound; then "
+        "they are free for other pods. 600 by default, as for kube-scheduler: slow storage takes "
+        "minutes",
     ] = 600
 
 
@@ -198,10 +207,9 @@ class OomHistorySettings(Section, frozen=True):
 
     name: Annotated[
         str,
-        "name of a ConfigMap in lease.namespace that stores what workloads that ran out of GPU "
-        "memory are "
-        "charged, and peak use of similar pods, for a restarted Weft; "
-        "empty: only in memory",
+        "name of a ConfigMap in lease.namespace that stores, for a restarted Weft, how much memory "
+        "is charged to workloads that ran out of GPU memory, and the peak use of similar pods; "
+        "empty: both are only kept in memory",
     ] = "weft-lessons"
 
 
@@ -215,9 +223,11 @@ class InventoryRule(Section, frozen=True):
         "memory of one GPU in MiB, as nvidia-smi shows it",
     ] = msgspec.field(name="memoryMiB")
     model: Annotated[str, "GPU model as pods name it; empty matches only pods that name none"] = ""
-    nodes: Annotated[str, "a shell pattern on the node's name; all nodes"] = "*"
-    labels: Annotated[dict[str, str], "labels that the node must have; none"] = msgspec.field(
-        default_factory=dict
+    nodes: Annotated[
+        str, "a shell pattern that a node's name must match; by default it matches all nodes"
+    ] = "*"
+    labels: Annotated[dict[str, str], "labels that a node must have; none by default"] = (
+        msgspec.field(default_factory=dict)
     )
 
 
@@ -225,11 +235,12 @@ class HttpSettings(Section, frozen=True):
     """HTTP server of the scheduler: health, metrics, explanations."""
 
     address: Annotated[
-        str, "all addresses, so that the kubelet's probes and Prometheus reach it"
+        str, "listen address; all by default, so that the kubelet's probes and Prometheus reach it"
     ] = "0.0.0.0"
     port: Annotated[
         Port,
-        "health, readiness, metrics and explain; kube-scheduler's own number, 0 for a free one",
+        "port of health, readiness, metrics and explanations; kube-scheduler's port by default, 0 "
+        "for a free one",
     ] = 10_259
     anyone_may_explain: Annotated[
         bool,
@@ -244,8 +255,8 @@ class EventSettings(Section, frozen=True):
     interval_seconds: Annotated[
         float,
         Meta(ge=0, le=DAY_S),
-        "least time between two events or two conditions for one pod and reason; people read "
-        "events in minutes",
+        "least seconds between two events, or two updates of a condition, of one pod for the same "
+        "reason; a minute by default, since people read them no faster",
     ] = 60
     scheduled: Annotated[
         bool, "whether to write an event for every bound pod, as kube-scheduler does"
@@ -257,14 +268,15 @@ class UsageSettings(Section, frozen=True):
 
     labels: Annotated[
         tuple[str, ...],
-        "pods' labels, such as team, by whose values metrics tell who holds GPUs; none, since only "
-        "you know which labels have few values",
+        "keys of pods' labels, such as team: metrics show the GPUs held by pods with each value of "
+        "such a label. None by default, since only you know which labels have few values",
     ] = ()
     most_groups: Annotated[
         int,
         Meta(ge=0, le=100_000),
-        "how many workloads, and values of each label, have series of their own: those that hold "
-        "most; all others are summed. Four series each, which Prometheus carries easily",
+        "how many workloads, and how many values of each label, have time series of their own: "
+        "those that hold most; the rest are summed. Each has four series; Prometheus easily stores "
+        "so many",
     ] = 1_000
 
 
@@ -277,24 +289,24 @@ class CompatSettings(Section, frozen=True):
     elastic: Annotated[
         Compat,
         "exact: elastic-binpack scores nodes by the original's formula, and gives kube-scheduler "
-        "these unbounded scores; sane, since that formula adds MiB to percent",
+        "these unbounded scores. sane by default, since that formula adds MiB to percent",
     ] = "sane"
     alnair: Annotated[
         Compat,
-        "exact: all nodes tie, as in the original when a container requests no vgpu-memory; "
-        "sane, since the original was meant to compare them",
+        "exact: all nodes tie, as in the original when a container requests no vgpu-memory. sane "
+        "by default: nodes are compared, as the original was meant to do",
     ] = "sane"
     genius: Annotated[
-        Compat, "exact: the original's score, which prefers hot GPUs; sane prefers cool ones"
+        Compat, "exact: the original's score, which prefers hot GPUs; sane: prefers cool GPUs"
     ] = "sane"
     coscheml: Annotated[
-        Compat, "exact: every node counts as if it had one GPU; sane, since most have more"
+        Compat, "exact: every node counts as if it had one GPU; sane: all its GPUs count"
     ] = "sane"
 
 
 BY_SCHEDULER_NAME, BY_AUTO = "schedulerName", "auto"
-"""Values of routes that name no policy: the policies of the pod's own profile, or gpushare or
-Co-scheML."""
+"""Values of `routes` that are no policy's name. With the first, the pod's own profile decides; with
+the second, coscheml if there is a table of interference, else gpushare."""
 
 DEFAULT_ROUTES = {
     "/weft": BY_SCHEDULER_NAME,
@@ -307,47 +319,50 @@ class ExtenderSettings(Section, frozen=True):
     """Settings of the extender service for kube-scheduler."""
 
     enabled: Annotated[
-        bool, "whether to serve the extender; off, since no port is opened unless asked for"
+        bool, "whether to serve the extender; off by default, so that its port is only open if used"
     ] = False
     address: Annotated[
         str,
-        "loopback, for a kube-scheduler on the same machine; any other address needs "
-        "clientAuthorityFile, since clients may bind every pod",
+        "listen address; loopback by default, for a kube-scheduler on the same machine. Any other "
+        "address needs clientAuthorityFile or anyoneMayBind, since clients may bind every pod",
     ] = "127.0.0.1"
     port: Annotated[
         Port,
-        "Elastic GPU's port, so that its kube-scheduler configuration fits; 0 for a free one",
+        "port of the extender; by default Elastic GPU's port, so that its kube-scheduler "
+        "configuration fits. 0 for a free one",
     ] = 39_999
     original_ports: Annotated[
         bool,
-        "also listen on 39999 and 12345, as Elastic GPU and gpushare did; off, since one port is "
-        "enough "
-        "if kube-scheduler is reconfigured",
+        "whether to listen on 39999 and 12345, too, as Elastic GPU and gpushare did; off by "
+        "default, since one port is enough if kube-scheduler is reconfigured",
     ] = False
     routes: Annotated[
         dict[str, str],
-        "policy by path. schedulerName lets the pod's own profile decide; auto is coscheml once "
-        "there is a table of interference, and gpushare otherwise; else a schedulerName of "
-        "profiles, or a policy (the original's -priority spread is spread, random is random). A "
-        "path that is not listed is not served",
+        "who decides, by URL path. schedulerName: the profile of the pod's schedulerName; auto: "
+        "policy coscheml if there is a table of interference, else gpushare; otherwise the "
+        "schedulerName of a profile, or a policy's name (spread and random replace the original's "
+        "-priority spread and random). Other paths are not served",
     ] = msgspec.field(default_factory=DEFAULT_ROUTES.copy)
     interference_table: Annotated[
         str,
-        "Co-scheML's table of slowdowns, for routes with auto; read if it exists, by default "
-        "where Co-scheML had it",
+        "file with Co-scheML's table of slowdowns, for routes with auto; read if it exists. By "
+        "default the path at which Co-scheML kept it",
     ] = "/data/interference.json"
     certificate_file: Annotated[
-        str, "PEM certificate; with its key the extender uses HTTPS. None, as in the originals"
+        str,
+        "PEM file with the extender's certificate; with it and keyFile the extender uses HTTPS. "
+        "None by default, as in the originals",
     ] = ""
-    key_file: Annotated[str, "PEM, of the certificate"] = ""
+    key_file: Annotated[str, "PEM file with the private key of certificateFile"] = ""
     client_authority_file: Annotated[
         str,
-        "PEM; only clients with a certificate signed by it are served. None: only loopback clients",
+        "PEM file with a certificate authority; only clients with a certificate signed by it are "
+        "served. None by default: only loopback clients are served",
     ] = ""
     anyone_may_bind: Annotated[
         bool,
         "lets anyone who reaches the extender bind pods of all namespaces, as the originals did; "
-        "off, since every pod of the cluster can reach it",
+        "off by default, since every pod of the cluster could reach it",
     ] = False
 
 
@@ -360,7 +375,8 @@ class OwnMetric(Section, frozen=True):
     metric: Annotated[str, "Weft's own name, such as sm_active_ratio"]
     scale: Annotated[
         Scale,
-        "factor to Weft's unit; 0.01 for percent, 0 if it may be percent or ratio",
+        "factor that converts its values to Weft's unit: 0.01 for percent, 0 if they may be "
+        "percent or ratios",
     ] = 1.0
 
 
@@ -376,71 +392,81 @@ class TelemetrySettings(Section, frozen=True):
 
     url: Annotated[
         str,
-        "URL of a metrics server with Prometheus' API, up to /api/v1; none: policies see no "
-        "GPU metrics, and decide by requests",
+        "URL of a metrics server with Prometheus' API, without /api/v1. None by default: policies "
+        "get no GPU metrics, and decide by requests",
     ] = ""
     exporters: Annotated[
         str,
-        "instead of a metrics server, the URL of each node's exporter, such as "
+        "instead of url: the URL of the exporter on each node, such as "
         "http://{address}:9400/metrics; for small clusters, as history is lost at a restart",
     ] = ""
     discover: Annotated[
         Literal["", "exporters"],
-        "exporters: find the nodes' exporters among the cluster's pods. Empty, since you decide "
-        "which pods Weft trusts",
+        "exporters: find the nodes' exporters among the cluster's pods. Empty by default, since "
+        "you decide which pods Weft trusts",
     ] = ""
     namespaces: Annotated[
         tuple[str, ...],
-        "namespaces for discover; all, but then exporters get no credentials, and nobody is "
-        "evicted for "
-        "reported progress, since anyone who may create a pod could ask for or report them",
+        "namespaces in which discover finds exporters. Empty: all namespaces, but then exporters "
+        "get no credentials, and no pod is evicted for reported progress, since anyone who may "
+        "create a pod could receive the credentials or report any progress",
     ] = ()
     exporter_selectors: Annotated[
         tuple[str, ...],
-        "labels of exporters' pods; Weft's agent, dcgm-exporter, the GPU operator's exporter",
+        "label selectors of exporters' pods; by default those of Weft's agent, dcgm-exporter and "
+        "the GPU operator's exporter",
     ] = DEFAULT_EXPORTERS
     interval_seconds: Annotated[
         LookSeconds,
-        "time between two polls; policies need no more, and forecasts use these steps",
+        "seconds between two polls, and the step of forecasts; 15 by default, since policies need "
+        "no more",
     ] = 15
     scrape_seconds: Annotated[
         LookSeconds,
-        "scrape interval of the server; a sample older than two intervals is stale, older than "
-        "six (at least a minute) missing",
+        "scrape interval of the metrics server in seconds; a sample older than two intervals is "
+        "stale, older than six (at least a minute) missing",
     ] = 15
     window_seconds: Annotated[
         LookSeconds,
-        "how far back peaks and forecasts look; twenty polls, the fewest that Kube-Knots' rules "
-        "allow",
+        "seconds of history from which peaks and forecasts are computed; by default twenty polls, "
+        "the fewest that Kube-Knots' rules allow",
     ] = 300
-    horizon_seconds: Annotated[LookSeconds, "how far ahead forecasts look"] = 60
-    timeout_seconds: Annotated[LookSeconds, "timeout of one poll; the next poll waits for it"] = 10
-    username: Annotated[str, "user name for HTTP basic authentication; none"] = ""
-    password_file: Annotated[str, "file with its password, read again every minute"] = ""
-    bearer_token_file: Annotated[str, "file with a bearer token, read again every minute; none"] = (
+    horizon_seconds: Annotated[LookSeconds, "how many seconds ahead forecasts predict"] = 60
+    timeout_seconds: Annotated[
+        LookSeconds, "timeout of one poll in seconds; the next poll waits for its end"
+    ] = 10
+    username: Annotated[str, "user name for HTTP basic authentication; none by default"] = ""
+    password_file: Annotated[str, "file with the password of username, read again every minute"] = (
         ""
     )
-    authority_file: Annotated[
-        str, "PEM; CA of the server's certificate. None: the system's CAs"
+    bearer_token_file: Annotated[
+        str, "file with a bearer token, read again every minute; none by default"
     ] = ""
-    certificate_file: Annotated[str, "PEM; client certificate for the server. None"] = ""
-    key_file: Annotated[str, "PEM, of the certificate"] = ""
+    authority_file: Annotated[
+        str, "PEM file with the CA of the server's certificate; none: the system's CAs count"
+    ] = ""
+    certificate_file: Annotated[
+        str, "PEM file with the client certificate for the server; none by default"
+    ] = ""
+    key_file: Annotated[str, "PEM file with the private key of certificateFile"] = ""
     verify: Annotated[bool, "whether the server's certificate is verified"] = True
     headers: Annotated[
-        dict[str, str], "HTTP headers of every query, such as X-Scope-OrgID for Mimir; none"
+        dict[str, str],
+        "HTTP headers of every query, such as X-Scope-OrgID for Mimir; none by default",
     ] = msgspec.field(default_factory=dict)
     partial_response: Annotated[
         bool,
-        "whether Thanos may leave out stores that do not answer; off, since no answer is safer "
-        "than "
-        "half an answer",
+        "whether Thanos may leave out stores that do not answer; off by default, since no answer "
+        "is safer than half an answer",
     ] = False
     selector: Annotated[
         str,
-        'label matchers for each query, if a server has several clusters: cluster="a"; none',
+        "label matchers added to each query, for a server with metrics of several clusters: "
+        'cluster="a"; none by default',
     ] = ""
     names: Annotated[
-        tuple[OwnMetric, ...], "meanings of other exporters' metrics; the usual ones are known"
+        tuple[OwnMetric, ...],
+        "meanings of other exporters' metrics; those of common exporters are built in",
     ] = ()
 
 
@@ -450,44 +476,46 @@ class InterferenceSettings(Section, frozen=True):
 
     table: Annotated[
         str,
-        "a table of slowdowns in Co-scheML's form; none: the extender's table, if there is one",
+        "file with a table of slowdowns in Co-scheML's form; none: the extender's table, if there "
+        "is one",
     ] = ""
     model: Annotated[
-        str, "instead of a table, a model written by weft interference train; none"
+        str,
+        "instead of a table, the file of a model written by weft interference train; none by "
+        "default",
     ] = ""
     profiles: Annotated[
         str,
-        "solo profiles of applications, a file of `weft profile`, for how fast they should "
-        "run; none: those in interference.model, and what pods declare",
+        "file of `weft profile` with solo profiles of applications, which say how fast they run "
+        "alone; none: the profiles in interference.model count, and what pods declare",
     ] = ""
     mystic: Annotated[
         str,
-        "file of Mystic's distances between applications, for coscheml with pairing mystic; none",
+        "file with Mystic's distances between applications, for policy coscheml with option "
+        "pairing: mystic; none by default",
     ] = ""
     reload_seconds: Annotated[
         int,
         Meta(ge=0, le=DAY_S),
-        "time between two checks of whether these files, or the extender's table, changed; a "
-        "kubelet "
-        "takes as long to update a mounted ConfigMap. 0: they are only read at the start",
+        "seconds between two checks of whether these files, or the extender's table, changed; 60 "
+        "by default, since a kubelet takes as long to update a mounted ConfigMap. 0: the files "
+        "are only read at the start",
     ] = 60
     progress_metric: Annotated[
         str,
-        "the counter of work done that applications export; if it shows that a pod exceeds its "
-        "bound, a best-effort pod on its GPU is evicted. Empty: no pod is evicted for it, and the "
-        "metric is not queried",
+        "name of the counter of work done that applications export; if it shows that a pod is "
+        "slower than its slowdown limit allows, a best-effort pod on its GPU is evicted. Empty: "
+        "the metric is not queried, and no pod is evicted for slow progress",
     ] = "weft_progress_total"
     latency_metric: Annotated[
         str,
-        f"a gauge of applications' p99 latency, in seconds, for pods with {SLO_MS}; none, since "
-        f"there "
-        "is no usual name",
+        f"name of a gauge of applications' p99 latency in seconds, for pods with {SLO_MS}; none by "
+        "default, since there is no usual name",
     ] = ""
     observed: Annotated[
         str,
         "name of a ConfigMap in lease.namespace that stores observed slowdowns, and which "
-        "applications are "
-        "kept apart; empty: only in memory",
+        "applications may not share a GPU; empty: both are only kept in memory",
     ] = "weft-observed"
 
     @property
@@ -508,43 +536,41 @@ DEFAULT_PROFILES = (
 class Configuration(Section, frozen=True):
     """The whole configuration file."""
 
-    api_version: Annotated[str, "version of this file's form; other versions are refused"] = (
+    api_version: Annotated[str, "version of this file's format; other versions are refused"] = (
         API_VERSION
     )
     kind: Annotated[str, "marks this file as a Weft configuration"] = KIND
     profiles: Annotated[
         tuple[ProfileSettings, ...],
-        "policies by schedulerName; pods of other schedulers are not "
-        "scheduled, but what they hold counts",
+        "policies by schedulerName; pods of other schedulers are not scheduled, but the GPUs that "
+        "they hold count as used",
     ] = DEFAULT_PROFILES
     gpushare_unit: Annotated[
         Literal["auto", "GiB", "MiB"],
-        "the unit of aliyun.com/gpu-mem; auto takes each node's own",
+        "unit of aliyun.com/gpu-mem; auto: the unit that each node itself shows",
     ] = "auto"
     volcano_memory_factor: Annotated[
         int,
         Meta(ge=1, le=1_048_576),
-        "MiB that one volcano.sh/vgpu-memory is: gpuMemoryFactor of Volcano's device plugin",
+        "how many MiB one volcano.sh/vgpu-memory is: gpuMemoryFactor of Volcano's device plugin",
     ] = 1
     past_scheduler: Annotated[
         Literal["charge", "evict"],
-        "pods with a schedulerName of profiles and GPU requests that were bound past Weft, such "
-        "as by "
-        "nodeName: charge counts the most that they may hold; evict also evicts them, including "
-        "those "
-        "that another scheduler of that name placed without annotations",
+        "what to do with pods that name a schedulerName of profiles and request GPUs, but that "
+        "Weft did not bind, for example because nodeName was set. charge: the most that they may "
+        "hold is charged; evict: they are also evicted, even if another scheduler of that name "
+        "placed them without annotations",
     ] = "charge"
     compat: CompatSettings = CompatSettings()
     inventory: Annotated[
         tuple[InventoryRule, ...],
-        "GPUs of nodes that no annotation, label or device plugin describes; none, since most "
-        "clusters have one of these",
+        "GPUs of nodes that no annotation, label or device plugin describes; none by default, "
+        "since most clusters have one of these",
     ] = ()
     gpu_links: Annotated[
         tuple[GpuLinksRule, ...],
-        "how GPUs are connected on nodes without an annotation for it; none, since Weft's agent "
-        "and "
-        "HAMi's device plugin report it",
+        "how GPUs are connected on nodes without an annotation for it; none by default, since "
+        "Weft's agent and HAMi's device plugin report it",
     ] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()

@@ -12,12 +12,11 @@ from weft.model.gpu_links import GpuLinks, checked_links
 
 
 class GpuLinksRule(Section, frozen=True):
-    """How the GPUs of these nodes are connected; the first matching rule counts."""
+    """How GPUs are connected on the nodes that match; of several rules the first match counts."""
 
     matrix: Annotated[
         tuple[str, ...],
-        "a row for each GPU, by index, with its paths to all GPUs, as nvidia-smi topo -m shows "
-        "them",
+        "a row for each GPU, by index, with its connections to all GPUs, as in nvidia-smi topo -m",
     ]
     nvlink_generation: Annotated[
         int,
@@ -25,11 +24,15 @@ class GpuLinksRule(Section, frozen=True):
         "generation of the NVLinks; 0: none or unknown, which counts as an A100's",
     ] = 0
     numa: Annotated[
-        tuple[int, ...], "each GPU's NUMA node, as nvidia-smi topo -m shows it; the same for all"
+        tuple[int, ...],
+        "each GPU's NUMA node, as nvidia-smi topo -m shows it; by default all GPUs count as "
+        "being on the same NUMA node",
     ] = ()
-    nodes: Annotated[str, "a shell pattern on the node's name; all nodes"] = "*"
-    labels: Annotated[dict[str, str], "labels that the node must have; none"] = msgspec.field(
-        default_factory=dict
+    nodes: Annotated[
+        str, "a shell pattern that a node's name must match; by default it matches all nodes"
+    ] = "*"
+    labels: Annotated[dict[str, str], "labels that a node must have; none by default"] = (
+        msgspec.field(default_factory=dict)
     )
 
     def links(self, where: str) -> GpuLinks:

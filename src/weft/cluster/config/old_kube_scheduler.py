@@ -160,7 +160,7 @@ def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedu
     rest = {key for key in configuration if key not in ("apiVersion", "kind")}
     if ours and not profiles and not extenders:
         for key in sorted(rest):
-            why = "kube-scheduler has no profile left; Weft's own are `client` and `lease`"
+            why = "kube-scheduler has no profile left; Weft's settings are `client` and `lease`"
             left_out.append(LeftOut(f"{place}.{key}", _shown(configuration[key]), why))
         return KubeSchedulerImport(None, ours, (), tuple(left_out))
     return KubeSchedulerImport(configuration, ours, tuple(extenders), tuple(left_out))
@@ -190,15 +190,15 @@ def _profiles(
         elif name == "default-scheduler":
             profiles.append({"schedulerName": name})
             why = (
-                f"pods that name no scheduler stay kube-scheduler's; {policy} decides for those "
-                "that ask for its resources through Weft's extender (weft extender config)"
+                f"pods that name no scheduler stay with kube-scheduler; {policy} decides for those "
+                "that request its resources through Weft's extender (weft extender config)"
             )
             left_out.append(LeftOut(f"{where}.plugins", policy, why))
         else:
             ours[name] = policy
             _weights(plugins, where, policy, left_out)
             if profile.get("pluginConfig"):
-                why = f"{policy} of Weft does not take the plugin's arguments"
+                why = f"Weft's policy {policy} does not take the plugin's arguments"
                 left_out.append(LeftOut(f"{where}.pluginConfig", "", why))
     return profiles
 
@@ -225,7 +225,7 @@ def _weights(plugins: Mapping[str, Any], where: str, policy: str, left_out: list
                 )
                 left_out.append(LeftOut(at, name, why))
             elif plugin.get("weight") not in (None, 1):
-                why = f"{policy} is the only one that scores there: a weight changes nothing"
+                why = f"{policy} is the only policy that scores there: a weight changes nothing"
                 left_out.append(LeftOut(f"{at}.weight", str(plugin["weight"]), why))
 
 

@@ -78,8 +78,9 @@ def import_configuration(text: bytes, where: str) -> ImportedConfiguration:
     if not collected.known:
         raise BadInputError(
             where,
-            "holds no scheduler configuration that is known: neither a KubeSchedulerConfiguration, "
-            "nor a Policy, nor Elastic GPU's load-aware policy, alone or in a ConfigMap",
+            "holds no scheduler configuration of a known kind: neither a "
+            "KubeSchedulerConfiguration, nor a Policy, nor Elastic GPU's load-aware policy, "
+            "alone or in a ConfigMap",
         )
     kube_scheduler = collected.kube_scheduler
     return ImportedConfiguration(
@@ -172,7 +173,7 @@ def _take_load_aware(document: Mapping[str, Any], place: str, collected: _Collec
             why = f"{LOAD_AWARE} reads {' and '.join(_LOAD_METRICS)} only"
             collected.left_out.append(LeftOut(f"{at}.name", name, why))
         elif "period" in entry:
-            why = "all metrics are read at telemetry.intervalSeconds; write it there"
+            why = "all metrics are read every telemetry.intervalSeconds; set that instead"
             collected.left_out.append(LeftOut(f"{at}.period", str(entry["period"]), why))
     for at, entry in entries(spec, "priority", f"{place}.spec"):
         name = str(entry.get("name", ""))

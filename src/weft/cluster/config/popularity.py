@@ -21,7 +21,9 @@ class UsualPods(Section, frozen=True):
         "how often they come relative to the other kinds; 1: all come equally often",
     ] = 1
     gpus: Annotated[
-        int, Meta(ge=0, le=MOST_GPUS), "GPUs of one pod; 1, since most request one; 0: none"
+        int,
+        Meta(ge=0, le=MOST_GPUS),
+        "GPUs of one pod; 1 by default, since most pods request one GPU",
     ] = 1
     gpu_memory_mib: Annotated[
         int, Meta(ge=0, le=MOST_GPU_MIB), "MiB of memory of each GPU; 0: no memory request"
@@ -29,7 +31,7 @@ class UsualPods(Section, frozen=True):
     gpu_milli: Annotated[
         int,
         Meta(ge=0, le=1000),
-        "thousandths of each GPU's cores; 0 without gpuMemoryMib: whole GPUs",
+        "thousandths of each GPU's cores; 0, with gpuMemoryMib 0 as well: whole GPUs",
     ] = 0
     cpu_milli: Annotated[
         int, Meta(ge=0), "CPU request in thousandths of a core; 0: no CPU is kept free for them"
@@ -37,7 +39,7 @@ class UsualPods(Section, frozen=True):
     memory_mib: Annotated[
         int, Meta(ge=0), "host memory request in MiB; 0: none is kept free for them"
     ] = 0
-    models: Annotated[tuple[str, ...], "GPU models that they accept; none: any"] = ()
+    models: Annotated[tuple[str, ...], "GPU models that these pods accept; empty: any model"] = ()
 
     def shape(self) -> Shape:
         """Return the shape of such a pod's request."""
@@ -62,14 +64,12 @@ class PopularitySettings(Section, frozen=True):
     half_life_seconds: Annotated[
         float,
         Meta(ge=60, le=MOST_DAYS * DAY_S),
-        "seconds after which a pod counts half as much as a new one; a week, since clusters have "
-        "weekly patterns. "
-        "Counted from the pods in the API, including ended ones, so that a restart changes "
-        "nothing; for least-stranding and auto",
+        "seconds after which a pod counts half as much as a new one; a week by default, since "
+        "clusters have weekly patterns. Typical pods are counted from the pods in the API, "
+        "including ended ones, so that a restart changes nothing; for least-stranding and auto",
     ] = 7 * DAY_S
     usual_pods: Annotated[
         tuple[UsualPods, ...],
-        "kinds of pods that usually come; if any are given, nothing is learnt. None, since past "
-        "arrivals are the "
-        "better estimate",
+        "kinds of pods that usually come; if any are given, nothing is learnt from arrivals. "
+        "None by default, since past arrivals are the better estimate",
     ] = ()

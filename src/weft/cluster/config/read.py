@@ -44,7 +44,7 @@ def read(path: Path) -> Configuration:
 
 def decode(text: bytes, where: str) -> Configuration:
     """Decode a configuration; errors name it as `where`."""
-    empty = "is empty; write apiVersion: weft.dev/v1 and what differs"
+    empty = "is empty; write apiVersion: weft.dev/v1 and the settings that differ from the defaults"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
         config = from_builtins(document)
@@ -65,7 +65,7 @@ def _check_profiles(config: Configuration, where: str) -> None:
             what = f"{name!r} is taken by an earlier profile" if name else "is empty"
             raise BadInputError(place(where, f"{at}.schedulerName"), what)
         if not profile.policies:
-            raise BadInputError(place(where, f"{at}.policies"), "is empty; name at least one")
+            raise BadInputError(place(where, f"{at}.policies"), "is empty; name a policy")
 
 
 def _check(config: Configuration, where: str) -> None:
@@ -82,7 +82,7 @@ def _check(config: Configuration, where: str) -> None:
         raise BadInputError(
             place(where, "lease.durationSeconds"),
             f"{lease.duration_seconds} leaves no time to bind: twice client.requestTimeoutSeconds, "
-            f"lease.renewSeconds and 1 s for clocks make {needs_s:g}; shorten one of them",
+            f"lease.renewSeconds and 1 s for clock differences add up to {needs_s:g}; shorten them",
         )
     _check_extender(config.extender, where)
     _check_interference(config.interference, where)
@@ -94,7 +94,8 @@ def _check(config: Configuration, where: str) -> None:
 
 def _check_interference(interference: InterferenceSettings, where: str) -> None:
     if interference.table and interference.model:
-        raise BadInputError(place(where, "interference.model"), "and table exclude each other")
+        what = "cannot be set together with interference.table; remove one of the two"
+        raise BadInputError(place(where, "interference.model"), what)
     for field, name in (
         ("progressMetric", interference.progress_metric),
         ("latencyMetric", interference.latency_metric),
@@ -104,7 +105,9 @@ def _check_interference(interference: InterferenceSettings, where: str) -> None:
             raise BadInputError(place(where, f"interference.{field}"), what)
     if interference.latency_metric and interference.latency_metric == interference.progress_metric:
         at = place(where, "interference.latencyMetric")
-        raise BadInputError(at, "is progressMetric too; one counts, the other is a gauge")
+        raise BadInputError(
+            at, "is progressMetric too; name a gauge, as progressMetric is a counter"
+        )
 
 
 def _check_extender(extender: ExtenderSettings, where: str) -> None:
@@ -171,7 +174,7 @@ def check_telemetry(telemetry: TelemetrySettings) -> None:
     _check_sources(telemetry)
     _check_access(telemetry)
     if telemetry.selector and not _SELECTOR.fullmatch(telemetry.selector):
-        what = f'{telemetry.selector!r} is not a selector; write matchers without {{}}: cluster="a"'
+        what = f'{telemetry.selector!r} is not a selector; write matchers, such as cluster="a"'
         raise _bad("selector", what)
     for i, own in enumerate(telemetry.names):
         if not _METRIC_NAME.fullmatch(own.name):
@@ -179,7 +182,10 @@ def check_telemetry(telemetry: TelemetrySettings) -> None:
         if own.metric not in list(Metric):
             raise _bad(f"names[{i}].metric", unknown(own.metric, Metric))
         if own.name in {earlier.name for earlier in telemetry.names[:i]}:
-            raise _bad(f"names[{i}].name", f"{own.name!r} has a meaning already; keep one")
+            raise _bad(
+                f"names[{i}].name",
+                f"{own.name!r} has an entry in names already; keep one of the two",
+            )
 
 
 def telemetry_files(telemetry: TelemetrySettings) -> Iterator[tuple[str, str, str]]:
@@ -196,10 +202,10 @@ def telemetry_files(telemetry: TelemetrySettings) -> Iterator[tuple[str, str, st
 
 def _check_times(telemetry: TelemetrySettings) -> None:
     if telemetry.window_seconds < 2 * telemetry.interval_seconds:
-        what = f"{telemetry.window_seconds:g} is less than two intervalSeconds"
+        what = f"{telemetry.window_seconds:g} is less than twice intervalSeconds"
         raise _bad("windowSeconds", what)
     if telemetry.window_seconds > MOST_SAMPLES * telemetry.interval_seconds:
-        what = f"{telemetry.window_seconds:g} is more than {MOST_SAMPLES} intervalSeconds"
+        what = f"{telemetry.window_seconds:g} is more than {MOST_SAMPLES} times intervalSeconds"
         raise _bad("windowSeconds", what)
     if telemetry.horizon_seconds > telemetry.window_seconds:
         raise _bad("horizonSeconds", f"{telemetry.horizon_seconds:g} is more than windowSeconds")
@@ -208,13 +214,13 @@ def _check_times(telemetry: TelemetrySettings) -> None:
 def _check_sources(telemetry: TelemetrySettings) -> None:
     named = [field for field in ("url", "exporters", "discover") if getattr(telemetry, field)]
     if len(named) > 1:
-        raise _bad(named[1], f"and {named[0]} exclude each other; keep one")
+        raise _bad(named[1], f"cannot be set together with {named[0]}; keep one of the two")
     if telemetry.url:
         check_url(telemetry.url, "telemetry.url")
     if telemetry.exporters:
         if "{address}" not in telemetry.exporters and "{node}" not in telemetry.exporters:
             same = f"{shown_url(telemetry.exporters)!r} is the same for every node"
-            raise _bad("exporters", f"{same}; write {{address}} or {{node}}")
+            raise _bad("exporters", f"{same}; put {{address}} or {{node}} into it")
         page = telemetry.exporters.replace("{address}", "127.0.0.1").replace("{node}", "node")
         try:
             check_url(page, "telemetry.exporters")
@@ -227,16 +233,16 @@ def _check_sources(telemetry: TelemetrySettings) -> None:
             what = f"{namespace!r} is not a namespace; write lower-case letters, digits and -"
             raise _bad(f"namespaces[{i}]", what)
     if telemetry.discover == "exporters" and not telemetry.exporter_selectors:
-        raise _bad("exporterSelectors", "is empty; name at least one")
+        raise _bad("exporterSelectors", "is empty; name at least one label selector")
     for i, selector in enumerate(telemetry.exporter_selectors):
         if not _LABELS.fullmatch(selector):
-            what = f"{selector!r} is not a label selector; write app=dcgm-exporter"
+            what = f"{selector!r} is not a label selector; write one such as app=dcgm-exporter"
             raise _bad(f"exporterSelectors[{i}]", what)
 
 
 def _check_access(telemetry: TelemetrySettings) -> None:
     if telemetry.username and telemetry.bearer_token_file:
-        raise _bad("username", "and bearerTokenFile exclude each other; keep one")
+        raise _bad("username", "cannot be set together with bearerTokenFile; keep one of the two")
     for field, other, first, second in (
         ("username", "passwordFile", telemetry.username, telemetry.password_file),
         ("certificateFile", "keyFile", telemetry.certificate_file, telemetry.key_file),
@@ -266,7 +272,7 @@ def _check_access(telemetry: TelemetrySettings) -> None:
             raise _bad(at, what)
     secret = telemetry.username or telemetry.bearer_token_file or telemetry.headers
     if telemetry.discover and secret and not telemetry.namespaces:
-        what = "is empty: anyone who may create a pod could get the credentials; name some"
+        what = "is empty: anyone who may create a pod could get the credentials; name namespaces"
         raise _bad("namespaces", what)
 
 

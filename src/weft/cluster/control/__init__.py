@@ -1,5 +1,6 @@
 """Drives the engine on a live cluster: takes events in, carries commands out.
 
-In: the live cluster itself, its watches, leadership, timer, bindings, and reports to people. Out:
-what an object means (`cluster/state/`), evictions (`cluster/eviction/`).
+In: this package has the live cluster itself, its watches, leadership, timer, bindings, and reports
+to people. Out: other packages interpret objects of the API (`cluster/state/`), and evict pods
+(`cluster/eviction/`).
 """

@@ -1,6 +1,6 @@
 """Follows ResourceSlices, DeviceClasses and ResourceClaims, if the API server has them.
 
-If this process may not read them, no claims are counted.
+If this process has no permission to read them, no claims are counted.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,15 @@ from weft.kube.dra import (
 )
 from weft.kube.watch import Change, WatchFeed
 
-LACKING = "ResourceClaims are not counted, so their GPUs may be allocated twice: may not {}"
+LACKING = (
+    "ResourceClaims are not counted, so their GPUs may be allocated twice: no permission to {}"
+)
 
 
 class ClaimFeeds:
     """Applies changes from the feeds. `tell` is called with each event for the engine, and `after`
-    once a batch of changes is applied, as nodes may show other GPUs, and accounts have changed.
+    once a batch of changes is applied, since nodes may then have other GPUs, and pods other
+    charges.
 
     If it is unknown which GPUs the claims of a batch hold, the GPUs are guessed once for the whole
     batch: one by one, each claim would cause the guesses for the earlier ones to be made again.
@@ -83,7 +86,7 @@ class ClaimFeeds:
         self._after()
 
     def node_changed(self, name: str) -> None:
-        """Update claims after a node was added or shows other GPUs."""
+        """Update claims after a node was added or its GPUs changed."""
         self._hear(*self._pods.claims.node_changed(name))
 
     def _hear(

@@ -46,7 +46,7 @@ class EventReporterOptions(msgspec.Struct, frozen=True):
     `interval_s`: the least time between writes for one object and reason, at least 0.2.
     `scheduled`: write an event for each binding, as kube-scheduler does; this is the largest part
     of all writes. `drain_s`: at the end, the time to write what is still queued. `waiting`: the
-    most pods whose reasons are queued; others are reported at their next try.
+    most pods whose reasons are queued; further pods are reported when they are tried again.
     """
 
     interval_s: float = 60
@@ -219,8 +219,8 @@ class EventReporter:
             _log_waiting(pod, why, level, record.seq)
 
     def _gang_waits(self, request: PodRequest, record: Record) -> None:
-        """Write on a pod of a waiting gang why it waits; the event is only about one pod of the
-        gang."""
+        """Write the reason why a gang waits into the condition of one of its pods; the event is
+        only about one pod of the gang."""
         pod = self._live.pod(request.namespace, request.name)
         if pod is not None and pod.metadata.uid == request.uid and record.gang:
             text = gang_refused_in_words(record, record.gang, request)

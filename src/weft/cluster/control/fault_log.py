@@ -37,8 +37,8 @@ class FaultLog:
         cycle: int | None = None,
         kind: str = "",
     ) -> None:
-        """Count and log a failure about a pod (or none); `why` in words. It is logged once for each
-        pod and `kind`, by default each `why`."""
+        """Count a failure, and log it unless one of the same pod and `kind` was logged before.
+        `pod` is None if it is about no pod; `why` describes it, and is the default `kind`."""
         self.count += 1
         name = f"{pod.namespace}/{pod.name}" if pod is not None else ""
         key = name, kind or why

@@ -1,9 +1,10 @@
-"""The live cluster as hosts see it. Hosts name this Protocol, never the class behind it.
+"""Protocols of the live cluster, for the code that runs or uses one, such as the extender. That
+code names these, never the class that implements them.
 
 Everything happens on one event loop: between two awaits nothing changes. A decision is made inside
 `handle`, and returned as a `Bind`, which `bind` carries out.
 
-    handle(BindOn(...)) ──▶ [Refused]               say so
+    handle(BindOn(...)) ──▶ [Refused]               report it
                         └─▶ [Bind] ── await bind ──▶ an outcome of weft.kube.bind
 """
 
@@ -94,7 +95,7 @@ class LeaderPart(Protocol):
     """A part of the process that works outside decisions while the process leads."""
 
     def lead(self) -> None:
-        """Begin to lead; earlier events count too."""
+        """Begin to work; what happened before this process led counts too."""
         ...
 
     async def stop(self) -> None:
@@ -110,8 +111,8 @@ class ClusterHooks:
     node changed; `gone` with the UID of a pod that is gone; `nodes` with new or changed nodes and
     the names of deleted ones; `touched` with the name of a node on which holdings changed other
     than by a decision; `accounts` after a batch of changes that may affect what bound pods hold.
-    `slowdown_evictions` are called when a pod may be evicted for slowing others; `peaks` return the
-    most memory of a GPU, MiB, that a pod (by UID) was seen to use.
+    `slowdown_evictions` are called once a pod that slows another is, or may be, terminating;
+    `peaks` return the most memory of a GPU, MiB, that a pod (by UID) was seen to use.
     """
 
     def __init__(self) -> None:
@@ -135,7 +136,8 @@ class LiveCluster(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """For pure questions (`core/engine/questions.py`, `core/explain/`)."""
+        """The engine, for questions that change nothing (`core/engine/questions.py`,
+        `core/explain/`)."""
         ...
 
     @property
@@ -206,12 +208,12 @@ class ClusterView(LiveCluster, Protocol):
     stores: list[StateStore]
     """Stores that are read before anything is decided."""
     decide: Decide
-    """The engine's `handle`, or a recorder's function around it."""
+    """The engine's `handle`, or a recorder's function that calls it."""
     may_write: MayWrite | None
     """Returns True if the lease lasts for this many more seconds; None if there is no lease."""
     binder: Binder
     optional: OptionalFeeds
-    """Kinds that the API server may lack, and those that this process may not read."""
+    """Feeds of kinds that the API server may lack, or that this process may lack rights to read."""
 
     @property
     def client(self) -> ApiClient:
@@ -220,7 +222,7 @@ class ClusterView(LiveCluster, Protocol):
 
     @property
     def nodes(self) -> NodeView:
-        """The nodes there are."""
+        """The existing nodes."""
         ...
 
     @property

@@ -1,5 +1,5 @@
-"""Leadership: this process decides and binds, or another one does. And the work that a leader does
-in the background.
+"""Tracks whether this process or another one leads (decides and binds), and runs a leader's work in
+the background.
 
 A process begins as a follower. Without a lease it leads as soon as it has read everything; with a
 lease, once it holds the lease and has read everything again. A process that lost leadership never
@@ -61,7 +61,7 @@ class Leadership:
 
     async def why_not(self, within_s: float) -> str:
         """Return the reason why this process binds nothing; "" if it leads. While no process leads,
-        wait at most `within_s` seconds, as this one may be about to."""
+        wait at most `within_s` seconds, as this one may soon lead."""
         if self.lacking:
             try:
                 async with asyncio.timeout(within_s):

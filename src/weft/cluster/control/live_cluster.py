@@ -131,7 +131,7 @@ def bind_request(
     """Return the Binding's request. `term` is the leader's, 0 without a lease; `limits` how far the
     ledger overcommits GPUs; `closed` returns why the node no longer takes the pod, "" if it does.
     `version` is the pod's at the decision; `unchanged` returns True if a later version of the pod
-    asks for the same."""
+    requests the same."""
     request, placement = command.pod, command.placement
     most_permille = max(limits.overcommit_permille, limits.harvest_permille)
     marks, record = written(request, placement, node, now_ns, most_permille=most_permille)
@@ -165,8 +165,8 @@ def _may_tell_of_ends(pod: Pod) -> bool:
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
-    """Return a check that a pod still asks for what was decided, ignoring claims bound since
-    then."""
+    """Return a check that a pod still requests what `request` did at the decision, ignoring claims
+    bound since then."""
 
     def unchanged(now: Pod) -> bool:
         try:
@@ -191,8 +191,8 @@ def _volumes_aside(request: PodRequest) -> PodRequest:
 
 _C = TypeVar("_C", bound=PartCommand)
 _LEASES_AT_MOST_S = 2.0
-"""The longest wait for agents' Leases at the start; without Leases, nodes are not judged by
-them."""
+"""The longest wait for agents' Leases at the start, in seconds; without Leases, no agent counts as
+silent."""
 _MOVED_PODS = 200  # pods per batch, whose namespaces or group changed
 _MOMENT_S = 0.05  # the loop's clock differs slightly from the client's
 
@@ -622,7 +622,7 @@ class EngineCluster:
         self._check_accounts()
 
     def _hear_of(self, pods: Sequence[Pod]) -> None:
-        """Charge these pods again, as their node shows other GPUs."""
+        """Read these pods again, as their node's GPUs or their volumes changed."""
         for event in self._pods.in_safe_order([self._pods.update(pod) for pod in pods]):
             self.handle(event)
 

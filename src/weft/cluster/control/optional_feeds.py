@@ -1,4 +1,4 @@
-"""Follows kinds of objects that an API server may lack, or may not let this process read.
+"""Follows kinds of objects that the API server may lack, or may forbid this process to read.
 
     checked at the start ──▶ served and readable ──▶ followed, before nodes and pods
                         └──▶ otherwise ──▶ checked again every few minutes
@@ -41,23 +41,24 @@ started together do not check together."""
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 10.0
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 _NO_DEVICES = (
-    "the GPUs of Koordinator's pods are unknown, so the most that they may hold is charged: may "
-    "not {}"
+    "the GPUs of Koordinator's pods are unknown, so the most that they may hold is charged: no "
+    "permission to {}"
 )
 _NO_NAMESPACES = (
-    "pods with a namespaceSelector stay pending, and anti-affinity with one applies to all "
-    "namespaces: may not {}"
+    "pods with a namespaceSelector stay pending, and anti-affinity with a namespaceSelector "
+    "applies to all namespaces: no permission to {}"
 )
-_NO_GROUPS = "pods of groups defined by such objects stay pending: may not {}"
-_NO_BUDGETS = "pods are preempted regardless of PodDisruptionBudgets: may not {}"
+_NO_GROUPS = "pods of groups that PodGroups define stay pending: no permission to {}"
+_NO_BUDGETS = "pods are preempted regardless of PodDisruptionBudgets: no permission to {}"
 _CORE = "/api/"
 
 
 class OptionalKinds(NamedTuple):
     """Kinds of one API version that are followed together, by the feeds that `feeds` creates.
 
-    `lacking_text` is logged if rights are missing, with these in place of {}. Kinds with the same
-    `objects` are versions of the same objects: only the first that is served is followed.
+    `lacking_text` is logged if rights are missing, with the missing rights in place of {}. Kinds
+    with the same `objects` are versions of the same objects: only the first that is served is
+    followed.
     """
 
     kinds: Sequence[Resource[Any]]
@@ -178,7 +179,7 @@ def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) 
 def namespace_kinds(
     client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
 ) -> OptionalKinds:
-    """Return the `OptionalKinds` of namespaces, which this process may not be allowed to read.
+    """Return the `OptionalKinds` of namespaces, which this process may lack the right to read.
     `tell` reports a batch of the pods whose selected namespaces or group changed; it is called
     until none are left."""
 

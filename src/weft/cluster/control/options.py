@@ -27,10 +27,10 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
 
     `names` are the schedulerNames to schedule for (None: those of all profiles), `rules` describe
     the GPUs of nodes that report none, `links` how GPUs are connected; `limits` are the ledger's,
-    `queues` are teams' shares, `head_of_line` says when places are kept, `moves` when pods are
-    moved for others. `gang_pods`: the most pods that a group may need together. `interference`: an
-    interference table is configured. `volume_timeout_s`: how long a placed pod waits until its
-    volumes are bound.
+    `queues` are teams' shares, `head_of_line` says when GPUs are reserved for waiting pods, `moves`
+    when pods are moved for other pods. `gang_pods`: the most pods that a group may need together.
+    `interference`: an interference table is configured. `volume_timeout_s`: how long a placed pod
+    waits until its volumes are bound.
     """
 
     names: Sequence[str] | None = None

@@ -16,10 +16,10 @@ class UnreadablePod(NamedTuple):
 
 
 def pending_of(live: LiveCluster) -> tuple[list[PodRequest], list[UnreadablePod]]:
-    """Return the pending pods of the profiles or with GPU requests, and separately those that
-    cannot be read.
+    """Return the pending pods that a profile schedules or that request GPUs, and separately the
+    pending pods that cannot be read.
 
-    Sorted by descending priority, then age.
+    Both are sorted by descending priority, then age.
     """
     requests, bad = [], []
     waiting = live.pods.unbound()

@@ -5,7 +5,8 @@ containerd's default validator uses the first of these annotations that a pod ha
     required-plugins.noderesource.dev/container.<name>, …/pod, required-plugins.noderesource.dev
 
 each a YAML list of plugins' names, and creates no container while one of these plugins is missing.
-So Weft is added to each list that it may use, and what the pod itself requires stays required.
+So Weft is added to each list that the validator may use, and what the pod itself requires stays
+required.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ _BARE = REQUIRED_PLUGINS.rpartition("/")[0]
 _OF_CONTAINER = f"{_BARE}/container."
 _ALONE = f"[{PLUGIN}]"
 _LONGEST = 4096
-"""The longest list that is kept, in characters; a longer one is no serious use, and is replaced."""
+"""The longest list that is kept, in characters; a longer one cannot be meant, and is replaced."""
 
 
 def required_plugins(present: Mapping[str, str] | None) -> dict[str, str]:

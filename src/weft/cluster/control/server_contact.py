@@ -1,4 +1,4 @@
-"""Measures how long the API server has been silent, for views of what a watch brought.
+"""Measures how long the API server has been silent, for pages that show what watches reported.
 
 A watch may be silent for a minute although all is well, and a network that drops packets does not
 end it. So a small request is sent every few seconds.

@@ -1,8 +1,8 @@
 """Counts the pods that the API shows, as typical pods for the policies least-stranding, auto and
 fgd.
 
-The counts follow from API objects alone, so that a new leader expects what the old one did. Until
-there are enough pods, the policies' own cold start applies.
+The counts follow from API objects alone, so that a new leader has the same counts as the old one.
+Until there are enough pods, each policy makes assumptions of its own.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _TURN = 200  # pods read before other tasks run
 
 
 class TypicalInput:
-    """Sends the counts to the engine at most every `every_s`, if they changed, and if there are at
-    least `least_pods` pods.
+    """Sends the counts of typical pods to the engine at most every `every_s`, if they changed, and
+    if there are at least `least_pods` pods.
 
     New counts make a policy score every node again: the interval follows changes over a day, at
     little cost. Policies with the input `TYPICAL_PODS` (fgd) get the present GPU pods: pods without
@@ -120,7 +120,8 @@ class TypicalInput:
 
 
 def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
-    """Return the most common of these shapes, as many as make up the part `POPULAR` of all."""
+    """Return the most common of these shapes: the fewest that make up the fraction `POPULAR` of
+    all."""
     counts = Counter(shapes)
     usual, covered = [], 0
     for shape, count in counts.most_common():

@@ -26,7 +26,7 @@ from weft.model import ChosenVolume, Node, PodRequest
 from weft.model.manifest import ObjectMeta
 
 TIMEOUT_S = 600.0
-"""kube-scheduler's bindTimeoutSeconds."""
+"""The default of kube-scheduler's bindTimeoutSeconds."""
 _WRITE_S, _LOOK_EVERY_S = 3.0, 5.0
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
@@ -36,7 +36,7 @@ class _NotNowError(Exception):
 
 
 class VolumeBinder:
-    """Binds the claims of pods. `may_write` is asked before each write. `wanted_on` returns the
+    """Binds the claims of pods. `may_write` is called before each write. `wanted_on` returns the
     node if the pod (by UID) still is to be bound there; None if the pod, the node or leadership is
     gone."""
 
@@ -93,11 +93,13 @@ class VolumeBinder:
             raise _NotNowError(f"volume {name} is gone")
         ref, meta = volume.spec.claim_ref, claim.metadata
         if ref is not None and not is_for(volume, claim):
-            raise _NotNowError(f"volume {name} is for {ref.namespace}/{ref.name} now")
+            raise _NotNowError(
+                f"volume {name} is now reserved for claim {ref.namespace}/{ref.name}"
+            )
         if ref is not None and ref.uid:
             return
         if (other := self._other_reserved(claim, name)) is not None:
-            raise _NotNowError(f"volume {other} was just reserved for {meta.name}")
+            raise _NotNowError(f"volume {other} was just reserved for claim {meta.name}")
         wanted = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -130,7 +132,7 @@ class VolumeBinder:
         if selected == node:
             return
         if selected is not None:
-            raise _NotNowError(f"claim {claim.metadata.name} gets its volume on {selected}")
+            raise _NotNowError(f"claim {claim.metadata.name} already gets its volume on {selected}")
         change = {"metadata": {"annotations": {SELECTED_NODE: node}}}
         await self._patch(CLAIMS, claim.metadata, change)
 
@@ -180,7 +182,7 @@ class VolumeBinder:
         """Return a message about claims that were not bound in time."""
         names = ", ".join(each.claim for each in waiting)
         made = any(not each.volume for each in waiting)
-        who = f"no volume was made on {node}" if made else "the controller did not bind it"
+        who = f"no volume was made on {node}" if made else "the controller bound no volume"
         return f"{who} for PersistentVolumeClaim {names} within {self.timeout_s:g} s"
 
     async def _sleep(self, changed: asyncio.Event, at_most_s: float) -> None:
@@ -201,20 +203,21 @@ class VolumeBinder:
         name = claim.spec.volume_name
         if is_bound(claim) and (volume := self._view.volumes.get(name)) is not None:
             if not reaches(bound_terms(volume), node.name, node.labels):
-                raise _NotNowError(f"{chosen.claim} got {name}, which does not reach {node.name}")
+                why = f"volume {name}, which cannot be used on node {node.name}"
+                raise _NotNowError(f"claim {chosen.claim} was bound to {why}")
             return True
         if name:
             return False  # being bound; the watch may not show the volume yet
         if not chosen.volume:
             selected = (claim.metadata.annotations or {}).get(SELECTED_NODE)
             if selected != node.name:
-                raise _NotNowError(f"no volume can be made on {node.name} for {chosen.claim}")
+                raise _NotNowError(f"no volume can be made on node {node.name} for {chosen.claim}")
             return False
         wanted = self._view.volumes.get(chosen.volume)
         if wanted is None:
             raise _NotNowError(f"volume {chosen.volume} is gone")
         if self._is_shown(wanted.metadata) and not is_for(wanted, claim):
-            raise _NotNowError(f"volume {chosen.volume} is not for {chosen.claim} any more")
+            raise _NotNowError(f"volume {chosen.volume} is no longer for claim {chosen.claim}")
         return False
 
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:

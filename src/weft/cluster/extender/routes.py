@@ -1,8 +1,8 @@
 """HTTP paths of the extender, with the policy by which each decides (data only).
 
-`/weft` decides by the pod's schedulerName. The other two are the original systems' paths, so that a
-kube-scheduler configured for them works unchanged; a failed bind is answered with HTTP 500, as in
-those systems."""
+`/weft` decides by the pod's schedulerName. `/scheduler` and `/gpushare-scheduler` are the paths of
+Elastic GPU and gpushare, so that a kube-scheduler configured for them works unchanged; a failed
+bind is answered there with HTTP 500, as in those systems."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal

@@ -263,7 +263,8 @@ class ExtenderServer:
     async def _read(self, request: web.BaseRequest) -> bytes:
         """Read the body within the limits of size, time and memory."""
         options = self.options
-        too_large = f"over {options.most_body_bytes >> 20} MiB: set nodeCacheCapable to send names"
+        most_mib = options.most_body_bytes >> 20
+        too_large = f"the body is over {most_mib} MiB: set nodeCacheCapable to send names"
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise _TurnedAwayError(415, "encoding", "send the body uncompressed")
         if (request.content_length or 0) > options.most_body_bytes:
@@ -308,8 +309,8 @@ _NO_PPROF = (
     "the process shows where time goes"
 )
 _SHUT = (
-    "use loopback, or present a client certificate that extender.clientAuthorityFile signed (then "
-    "loopback is not enough): docs/howto/run-the-extender.md"
+    "use loopback, or present a client certificate signed by extender.clientAuthorityFile (if that "
+    "is set, loopback is not enough): docs/howto/run-the-extender.md"
 )
 _OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 

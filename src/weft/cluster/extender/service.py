@@ -132,7 +132,8 @@ class Extender:
     # --- questions -------------------------------------------------------------------------------
 
     def filter(self, route: Route, body: bytes) -> ExtenderReply:
-        """Return the nodes that could take the pod now, and the reasons of the others."""
+        """Return the nodes that could take the pod now, and for each other node the reason why it
+        cannot."""
         if not body:
             return _NO_BODY
         try:
@@ -244,7 +245,7 @@ class Extender:
                 return f"{args.node}: {TEXT[command.code]}"
             if isinstance(command, Bind) and command.pod.uid == args.uid:
                 return _why_not(await cluster.bind(command), args.node)
-        return f"{args.node}: no decision about this pod"
+        return f"{args.node}: Weft made no decision about this pod"
 
     async def _truth(self, args: BindArgs) -> Pod | None:
         """Return the pod from the API server, as a binding must not trust the content sent with
@@ -300,7 +301,7 @@ class Extender:
         if holding is None:
             return None
         node = holding.placement.node
-        why = f"the pod's GPUs are booked on {node}"
+        why = f"the pod's GPUs are reserved on {node}"
         elsewhere = {name: why for name in names if name != node}
         return Answers([name for name in names if name == node], elsewhere, {}, [])
 

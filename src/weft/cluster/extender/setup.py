@@ -29,10 +29,11 @@ from weft.model import BadInputError
 class ListenerOptions(msgspec.Struct, frozen=True):
     """Addresses and access of the listeners, with reasons for the defaults.
 
-    `host`: loopback, because its clients may bind pods. `port`: Elastic GPU's. `original_ports`:
-    also listen on 39999 and 12345, so that kube-schedulers configured for the original systems keep
-    working. `certificate`, `key`: PEM files; without them plain HTTP. `client_authority`: admit
-    only clients with a certificate signed by it. `anyone`: admit every client.
+    `host`: by default loopback, because clients may bind pods. `port`: by default Elastic GPU's.
+    `original_ports`: also listen on 39999 and 12345, so that kube-schedulers configured for the
+    original systems keep working. `certificate`, `key`: PEM files; without them plain HTTP.
+    `client_authority`: admit only clients with a certificate signed by it. `anyone`: admit every
+    client.
 
     Any admitted client may bind any pod. So a port that other machines can reach requires client
     certificates, unless the configuration explicitly allows anyone.

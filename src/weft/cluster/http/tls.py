@@ -22,7 +22,7 @@ def server_tls(certificate: Path, key: Path, client_authority: Path | None) -> s
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise BadInputError(
-            f"{certificate}, {key}", f"no certificate with its key: {error}"
+            f"{certificate}, {key}", f"are not a certificate and its private key: {error}"
         ) from error
     if client_authority is not None:
         try:

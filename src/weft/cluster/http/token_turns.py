@@ -60,7 +60,9 @@ class TokenTurns:
         """Return the result of `review` for a token from this address; a refusal if there are too
         many, or the API server does not answer."""
         if self._waiting[address] >= self._limits.of_one_address:
-            return PermissionRefusal(503, "too many tokens of your address are being checked; wait")
+            return PermissionRefusal(
+                503, "too many tokens from your address are being checked; wait"
+            )
         self._waiting[address] += 1
         turn = self._turns.setdefault(address, asyncio.Lock())
         try:

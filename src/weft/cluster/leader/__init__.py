@@ -1,4 +1,5 @@
-"""Connects the parts that run only in the leader, besides deciding.
+"""Connects the parts that run only in the leader and do not decide.
 
-In: the list of parts, the events that each receives, and some small parts. Out: evictions
-(`cluster/eviction/`), stores (`cluster/stores/`), and the cluster itself, which knows no part."""
+In: this package has the list of parts, the events that each receives, and some small parts. Out:
+other packages evict (`cluster/eviction/`) and store (`cluster/stores/`); the cluster itself imports
+no part."""

@@ -18,8 +18,8 @@ log = logging.getLogger("weft.cluster")
 
 
 class UnitMismatches:
-    """Present contradictions by node name: `of_nodes`. (For bound pods, `PodView` has them in
-    `doubts`.)"""
+    """Finds nodes whose gpushare unit contradicts the configuration, or has changed; `of_nodes` has
+    the present notices by node name. (`PodView.doubts` has those about bound pods.)"""
 
     def __init__(self, nodes: NodeView, unit: Unit, notify: Callable[[Notice], None]) -> None:
         self.of_nodes: dict[str, Notice] = {}

@@ -1,4 +1,4 @@
-"""Writes conditions on Kubernetes' PodGroups that say if their pods have places.
+"""Writes conditions on Kubernetes' PodGroups that say whether enough of their pods are bound.
 
   Kubernetes 1.36   condition PodGroupScheduled
   Kubernetes 1.37   condition PodGroupInitiallyScheduled
@@ -38,7 +38,7 @@ _KEPT = 1_000
 
 class GroupConditions:
     """Writes conditions on PodGroups, after one cluster's decisions, while `leading`. `why` returns
-    why a pod waits."""
+    the reason why a pod waits."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class GroupConditions:
                 self._note_bound(pod)
 
     def hear(self, outcome: Attempt | BindOutcome) -> None:
-        """Take a decision, or the outcome of a binding."""
+        """Note a decision about a group's pod, or the outcome of its binding."""
         request = outcome.command.pod
         if not self.leading or request is None or request.shape.constraints.judged_elsewhere:
             return
@@ -180,9 +180,9 @@ class GroupConditions:
             if code == 403:
                 self._refused = True
                 lacking = ", ".join(map(str, GROUP_STATUS[KUBERNETES]))
-                log.warning("PodGroups' conditions are not updated: may not %s", lacking)
+                log.warning("PodGroups' conditions are not updated: no permission to %s", lacking)
                 return True
-            text = "the condition of PodGroup %s/%s is not written now: %s"
+            text = "the condition of PodGroup %s/%s is written again later: %s"
             log.warning(text, meta.namespace, meta.name, error)
             return False
         return True
@@ -195,8 +195,8 @@ def _key(pod: Pod) -> ObjectKey:
 
 
 def _news(group: KubePodGroup, name: str, why: str) -> dict[str, str] | None:
-    """Return the condition if it differs from the present one, otherwise None; its time is empty if
-    the status changed. A True condition is never changed."""
+    """Return the condition to write, None if it equals the present one or that one is True, which
+    is final. If the status changes, lastTransitionTime is "", to be filled in."""
     known = next((c for c in group.status.conditions or () if c.type == name), None)
     status = "False" if why else "True"
     if known is not None and known.status == "True":

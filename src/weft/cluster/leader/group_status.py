@@ -1,14 +1,14 @@
 """Writes the status of scheduler-plugins' PodGroups, by which `kubectl get podgroups` shows them:
 
   Pending      fewer pods than minMember have nodes
-  Scheduling   so many have, and fewer run
-  Running      so many run or have succeeded
-  Finished     so many have succeeded: final
-  Failed       one failed, and so many run or have ended: final
+  Scheduling   at least minMember pods have nodes, and fewer run
+  Running      at least minMember pods run or have succeeded
+  Finished     at least minMember pods have succeeded: final
+  Failed       a pod failed, and at least minMember pods run or have ended: final
 
 scheduler-plugins' own controller writes the same. A PodGroup whose status anybody but Weft wrote,
-as its managedFields tell, is therefore left alone. A write that loses to another one is repeated
-after the watch has shown that one."""
+as its managedFields tell, is therefore left alone. A write that conflicts with another one is
+repeated after the watch has shown the other."""
 
 import logging
 from collections import Counter
@@ -85,7 +85,7 @@ class GroupStatuses:
         self.observe(pod for pod in self._pods.pods.values() if pod.spec.node_name)
 
     def observe(self, pods: Iterable[Pod]) -> None:
-        """Take pods with a node that are new or changed."""
+        """Take in pods with a node that are new or changed."""
         for pod in pods if self.leading else ():
             name = (pod.metadata.labels or {}).get(POD_GROUP)
             if name and self._pods.ours(pod):
@@ -97,7 +97,7 @@ class GroupStatuses:
                     self._write_soon(key)
 
     def hear(self, outcome: Attempt | BindOutcome) -> None:
-        """Take a decision: a group whose pods wait is pending."""
+        """Note a decision: if a group's pod cannot be placed, check the group's status."""
         request = outcome.command.pod
         if self.leading and request is not None and isinstance(outcome.command, Unschedulable):
             gang = request.gang
@@ -125,7 +125,7 @@ class GroupStatuses:
         return self.leading and bool(self._due) and not self._refused
 
     async def _write_all(self) -> None:
-        """Write what is due, until nothing was for an interval."""
+        """Write the statuses that are due, until none was due for an interval."""
         clock, written = self._client.clock, dict[ObjectKey, float]()
         while self.leading and not self._refused and (self._due or written):
             now = clock.monotonic()
@@ -165,9 +165,9 @@ class GroupStatuses:
             self._refused = isinstance(error, ApiError) and error.code == 403
             if self._refused:
                 lacking = ", ".join(map(str, GROUP_STATUS[SCHEDULER_PLUGINS]))
-                log.warning("PodGroups' statuses are not written: may not %s", lacking)
+                log.warning("PodGroups' statuses are not written: no permission to %s", lacking)
             else:
-                text = "the status of PodGroup %s/%s is not written now: %s"
+                text = "the status of PodGroup %s/%s is written again later: %s"
                 log.warning(text, meta.namespace, meta.name, error)
             return self._refused
         return True
@@ -193,7 +193,7 @@ class GroupStatuses:
 
 
 def phase_of(placed: int, counts: Counter[str], least: int) -> str:
-    """Return the phase of a group of which `placed` pods have nodes, `counts` of each phase."""
+    """Return the phase of a group: `placed` of its pods have nodes, `counts` are these by phase."""
     running, succeeded, failed = (counts[each] for each in ("Running", "Succeeded", "Failed"))
     if succeeded >= least:
         return "Finished"

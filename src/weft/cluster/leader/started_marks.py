@@ -54,7 +54,7 @@ class StartedMarks:
         self.observe(self._pods.pods.values())
 
     def observe(self, pods: Iterable[Pod]) -> None:
-        """Take pods that are new or changed, or whose node changed."""
+        """Take in pods that are new or changed, or whose node changed."""
         if not self.leading:
             return
         for pod in pods:
@@ -121,7 +121,7 @@ class StartedMarks:
         except (ApiError, LostError, NotSentError) as error:
             if isinstance(error, ApiError) and error.code == ANOTHER_POD:
                 return True
-            text = "pod %s: its system's annotations are not written now: %s"
+            text = "pod %s: its system's annotations are written again later: %s"
             log.warning(text, meta.name, error, extra=about(meta))
             self._written.pop(meta.uid, None)
             return False

@@ -1,5 +1,5 @@
 """Turns what the Kubernetes API shows into the events of the engine.
 
-In: nodes, pods, volumes, constraints; what a bound pod holds. Out: the loop that passes events to
-the engine (`cluster/control/`), and writing to the API.
+In: this package reads nodes, pods, volumes and constraints, and computes what bound pods hold. Out:
+other packages pass the events to the engine (`cluster/control/`) and write to the API.
 """

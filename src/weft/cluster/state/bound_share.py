@@ -1,7 +1,7 @@
-"""Finds what a bound pod holds: by its marks (annotations and labels), or without marks the most
-that it may hold.
+"""Computes which GPU shares a bound pod is charged: those that its marks (annotations and labels)
+name, or without marks the most that it may hold.
 
-A pod whose marks name its GPUs holds these, as far as the marks are believed
+A pod whose marks name its GPUs is charged these, as far as the marks are believed
 (`dialects/evidence.py`). Other pods were placed by a scheduler that recorded nothing, and a GPU
 that is not charged to them would be assigned twice:
 - whole GPUs (nvidia.com/gpu): charged as GPUs without pods, the last of the node first, as Weft
@@ -78,7 +78,7 @@ DOUBTS = (
     "PluginGPUsDoubted",
     UNREADABLE,
 )
-"""Reasons of the events about doubts."""
+"""Reasons of the Kubernetes events that report a `Doubt`."""
 
 
 class Doubt(NamedTuple):
@@ -98,8 +98,9 @@ class BoundShare(NamedTuple):
     """The charge for a pod. `why` says what was assumed if its marks do not name its GPUs, else "".
 
     `moves`: the charge may change with what other pods on the node hold. `doubts`: problems with
-    its marks. `told` is a sentence if the charge is what the node's agent reports; no other pod is
-    evicted for such a charge. `fault` is an error in Weft that ended the reading.
+    its marks. `told` describes the charge if it is what the node's agent reports, else ""; no other
+    pod is evicted for such a charge. `fault` is the exception if reading failed by an error in
+    Weft.
     """
 
     placement: Placement
@@ -120,10 +121,10 @@ class AsSeenFirst(NamedTuple):
     """Facts about a bound pod from when it was first seen: later edits, and labels or marks that
     claim more than it requests, change nothing.
 
-    `bound_with` is the value of Weft's annotation, "" if no two of Weft's marks agree. `is_marked`:
-    the pod had a mark of Weft's for itself. `kept` are its labels and annotations that request
-    GPUs, and other systems' marks. `said` is what it stated about itself; None until it was
-    charged.
+    `bound_with` is the value of Weft's annotation, "" if no two of Weft's annotations agree on one.
+    `is_marked`: an annotation of Weft's named this pod and its node. `kept` are its labels and
+    annotations that request GPUs, or in which other systems name its GPUs. `said` is what it stated
+    about itself; None until it was charged.
     """
 
     bound_with: str
@@ -141,14 +142,15 @@ class BoundReading(NamedTuple):
 
     @property
     def counted(self) -> Pod:
-        """The pod with those labels and annotations that count as they were when it was first
-        seen."""
+        """The pod with the labels and annotations that decide its charge as they were when it was
+        first seen."""
         asking = not self.first.bound_with
         return registry.with_kept(self.pod, self.first.kept, asking=asking)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Names of other systems' marks that changed since the pod was first seen."""
+        """Names of annotations and labels in which other systems name the pod's GPUs, and that
+        changed since it was first seen."""
         now, then = registry.kept_of(self.pod), self.first.kept
         return tuple(
             sorted(
@@ -161,7 +163,7 @@ class BoundReading(NamedTuple):
 
     @property
     def is_marked_late(self) -> bool:
-        """True if all marks of the pod were added after it was first seen."""
+        """True if all of Weft's annotations were added to the pod after it was first seen."""
         first = self.first
         return not first.bound_with and not first.is_marked and marked(self.pod)
 
@@ -175,8 +177,8 @@ def seen_first(pod: Pod) -> AsSeenFirst:
 
 
 def seen_as_decided(placement: Placement) -> AsSeenFirst:
-    """Return the same facts for a pod that the API shows bound exactly as decided, without labels
-    or annotations to keep."""
+    """Return the facts of `seen_first` for a pod that the API shows bound exactly as decided,
+    without labels or annotations to keep."""
     return AsSeenFirst(encode(placement), _NO_WORDS, is_marked=True, said=said_by(placement))
 
 
@@ -219,7 +221,8 @@ def fault_in_words(error: Exception) -> str:
 
 
 class GuessedUse:
-    """The use of a node's GPUs while guesses are made. A MIG instance counts on its card."""
+    """Counts how full a node's GPUs are while GPUs are guessed for pods that do not name theirs. A
+    MIG instance counts on its card."""
 
     def __init__(self, node: Node) -> None:
         self._card = {g.index: g.index if g.parent is None else g.parent for g in node.gpus}
@@ -249,7 +252,7 @@ class GuessedUse:
 
 
 def placed_by_weft(pod: Pod) -> bool:
-    """Return True if the pod has Weft's placement, for this pod and this node."""
+    """Return True if an annotation is Weft's placement of this very pod on its node."""
     return marked(pod)
 
 
@@ -285,7 +288,7 @@ def held_by(
     known = system.weigh(pod, request, node, bound_with)
     if known is None:
         share = guessed(request, node, how_full, system.perhaps_on(pod, node))
-        return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
+        return share._replace(doubts=(*doubts, *_unread(why, "what its spec requests")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
     return BoundShare(known.placement, known.assumed, doubts=tuple(doubts))
 
@@ -316,10 +319,10 @@ def _by_plugin(pod: Pod, request: PodRequest, node: Node, how_full: HowFull) -> 
 def by_late_marks(
     pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, bound_with: str = ""
 ) -> BoundShare:
-    """Charge a bound pod that was first seen without Weft's marks and has some now.
+    """Charge a bound pod that had none of Weft's annotations when first seen, and has some now.
 
-    The marks replace what was assumed, unless they name more than that: the pod's owner may have
-    written them, to take GPUs from others.
+    The annotations replace what was assumed, unless they name more than that: the pod's owner may
+    have written them, to take GPUs from others.
     """
     said = held_by(pod, node, settings, how_full, bound_with)
     assumed = held_by(without_marks(pod), node, settings, how_full, bound_with)
@@ -347,8 +350,9 @@ def with_record(
     """Return the charge, with a doubt added if the pod's delivery record gives it more than it
     requests.
 
-    `shown` is the node as the API shows it, where its agent states whether it follows such records.
-    If other marks are in doubt already, nothing is added.
+    `shown` is the node as the API shows it, where its agent states whether it follows such records;
+    if it may, a pod without GPUs is charged those in the record. If other marks are in doubt
+    already, nothing is added.
     """
     text = (pod.metadata.annotations or {}).get(DELIVERY)
     if text is None or held.doubts or held.why:
@@ -399,7 +403,7 @@ def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
 
 
 def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
-    """Charge all but GPUs, while the pod's node is unknown."""
+    """Charge everything that the pod requests except GPUs, while its node is unknown."""
     node = Node(pod.spec.node_name)
     try:
         request = read_there(pod, node, settings).request
@@ -437,13 +441,13 @@ def guessed(
     moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)
     why = "does not name its GPUs: "
     if lacking:
-        why += f"{lacking} of its whole cards are missing: its node has too few"
+        why += f"its node has {lacking} GPUs fewer than it requests"
     elif said:
-        why += "Weft assumes those that its annotations name, and the last idle ones"
+        why += "Weft assumes those that its annotations name in part, and the last idle ones"
     elif shared:
-        why += "too few GPUs of its node are idle, so it is charged on top of known pods"
+        why += "too few GPUs of its node are idle: it is charged on GPUs that other pods hold, too"
     elif not shares:
-        why += "it names no amount of a GPU, so nothing is charged"
+        why += "it requests no GPU memory and no cores, so nothing is charged"
     elif moves:
         why += "the last idle cards of its node are charged to it"
     else:
@@ -463,7 +467,7 @@ def contradicting(
         requests.append(whole_cards(min(whole, MOST_GPUS)))
     asked = replace(request, shape=replace(request.shape, gpu_requests=tuple(requests)))
     share = guessed(asked, node, how_full)
-    why = f"contradicts itself ({error}): the most that it may ask for is charged"
+    why = f"contradicts itself ({error}): the most that it can mean is charged"
     return BoundShare(share.placement, why, share.moves)
 
 

@@ -35,7 +35,8 @@ def called(
 
 
 def _identified(node: Node, names: CardNames) -> tuple[Gpu, ...]:
-    """Return the node's GPUs, with the UUIDs of reserved ones if no UUIDs are known."""
+    """Return the node's GPUs; if none has a UUID, the last ones with the UUIDs that KAI's
+    reservation pods name."""
     if not names.found or any(gpu.uuid for gpu in node.gpus):
         return node.gpus
     cards = [gpu.index for gpu in reversed(node.gpus) if gpu.parent is None]
@@ -49,8 +50,8 @@ def called_by(
     device: KoordinatorDevice | None,
     shown: NodeManifest,
 ) -> Node:
-    """Return the node with these names, read from its pods, its Device, and the node as the API
-    shows it."""
+    """Return the node with other systems' names of its GPUs (see `called`), read from its pods, its
+    Koordinator Device, and the node as the API shows it."""
     given = NONE_GIVEN
     with contextlib.suppress(BadInputError):  # the scheduler reports bad input of its nodes
         given = read_plugin_gpus(shown)

@@ -4,16 +4,17 @@ without a pod.
     claim, allocated ──▶ its devices ──▶ the cards of a node ──▶ PodSeenBound, by the claim's UID
     not allocated any more, or gone ──────────────────────────▶ PodGone
 
-A claim is a holder, like a bound pod of another scheduler:
-- a device that claims may share: the memory and cores that were consumed of it. No memory at all is
-  no limit: then its part of the device's shares, where the driver counts these.
+A claim counts like a bound pod of another scheduler. It is charged for each allocated device:
+- a device that claims may share: the memory and cores that the claim consumes of it. If it consumes
+  no memory, it has no limit: it is charged its part of the device's shares, if the driver counts
+  shares, else all memory.
 - any other device, and one whose consumed amount is unknown: the whole card or partition.
 - a device that is on no card that its node shows: what is charged for a pod that does not say which
   GPUs it has (`bound_share`): a whole card, the last idle one, or its part on every card.
 - a device that a slice shows and that is not a GPU: nothing.
-Once a device was found on a card, its claim stays there, also while its slices are away.
-No pod is evicted for a claim, and no claim is evicted: the engine sees it as the pod that came last
-and is latency-critical.
+Once a device was found on a card, it stays charged there, even while its ResourceSlices are gone.
+No pod is evicted for a claim, and no claim is evicted: the engine treats it as a latency-critical
+pod whose share is uncertain.
 """
 
 import datetime
@@ -66,7 +67,7 @@ _MIB = 2**20
 
 
 class DeviceHold(NamedTuple):
-    """One allocated device's part of a node's GPUs.
+    """The GPU of a node, and the part of it, that one allocated device occupies.
 
     `node` is "" if the node is unknown. `gpu` is −1 if the GPU is unknown. `memory_mib` is −1 for
     all of the GPU's memory. `problem` says in words what is wrong, "" for nothing, and `kind` is
@@ -83,8 +84,9 @@ class DeviceHold(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """The part of a device that a claim holds: memory (MiB; −1: all, or one of `shares` equal
-    parts) and cores (thousandths of the device's). `problem` and `kind` as in `DeviceHold`."""
+    """The part of a device that a claim holds: memory (MiB; −1: the fraction `shares`, numerator
+    and denominator) and cores (thousandths of the device's). `problem` and `kind` are as in
+    `DeviceHold`."""
 
     memory_mib: int = -1
     milli: int = FULL_MILLI
@@ -94,8 +96,8 @@ class Consumed(NamedTuple):
 
 
 class ReadingClaims(NamedTuple):
-    """Everything needed to read claims: slices, extended resources by name of the class, and nodes
-    by name."""
+    """Everything needed to read claims: slices, the extended resource of each DeviceClass by the
+    class's name, and nodes by name."""
 
     slices: SliceView
     classes: Mapping[str, str]
@@ -106,7 +108,8 @@ class ReadingClaims(NamedTuple):
 
 
 def holds_of(claim: ResourceClaim, by: ReadingClaims) -> list[DeviceHold | None]:
-    """Return the hold of each allocated device of the claim; None for a device that is no GPU."""
+    """Return what each allocated device of the claim occupies; None for a device that is no GPU, or
+    allocated only for admin access."""
     allocation = claim.status.allocation
     if allocation is None:
         return []
@@ -127,7 +130,7 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     if facts is None:
         problem, kind = f"device {label} is in no complete ResourceSlice", "device-in-no-slice"
     if node is None and (facts is None or not facts.node) and not node_named(claim):
-        problem = f"{problem or f'device {label} is not of one node'}, and no node is named"
+        problem = f"{problem or f'device {label} is of no single node'}, and the claim names none"
         return DeviceHold("", -1, "", memory_mib, milli, problem, kind)
     found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
     if found is None:
@@ -158,7 +161,7 @@ def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
     memory_mib, milli, problem = min(-(-size // _MIB), MOST_GPU_MIB), FULL_MILLI if cores else 0, ""
     if facts is not None and facts.cores:
         milli = min(-(-FULL_MILLI * cores // facts.cores), MOST_GPU_MILLI)
-        problem = f"{cores} cores of {facts.cores}" if milli > FULL_MILLI else ""
+        problem = f"{cores} cores were consumed of {facts.cores}" if milli > FULL_MILLI else ""
     if facts is not None and facts.memory_bytes and size > facts.memory_bytes:
         problem = f"{memory_mib:,} MiB were consumed of {facts.memory_mib:,} MiB"
     kind: BadInputKind | None = "consumed-beyond-capacity" if problem else None
@@ -170,8 +173,8 @@ def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
 
 
 def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
-    """Return this amount as MiB and thousandths of cores of the GPU; `part` describes the device's
-    partition, None if the device is the whole GPU."""
+    """Return the amount of a device as MiB and thousandths of cores of the GPU; `part` describes
+    the device's partition, None if the device is the whole GPU."""
     whole = gpu if part is None else part
     size_mib, milli = min(whole.memory_mib, gpu.memory_mib), amount.milli
     memory_mib = amount.memory_mib
@@ -185,11 +188,11 @@ def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
 def on_card(
     key: DeviceKey, where: str, node: Node, slices: SliceView
 ) -> tuple[Gpu, Gpu | None] | None:
-    """Return the GPU of the node that is the device: by UUID, or by index if the node's GPUs have
-    no UUIDs.
+    """Return the node's GPU that is the device `key`, and None: matched by UUID, or by index if the
+    node's GPUs have no UUIDs.
 
     For a partition that the node does not show, return its card, and the partition (None if its
-    size is unknown).
+    size is unknown). Return None if neither is found.
     """
     cards = slices.cards(where)
     index = cards.index_of.get(key, -1)
@@ -275,8 +278,8 @@ def beside_claims(pod: Pod, covered: frozenset[tuple[str, str]]) -> Pod:
 
 
 class ClaimCharge(NamedTuple):
-    """A claim's charge on one node: shares of known GPUs, and requests for GPUs that are
-    unknown."""
+    """A claim's charge on one node: shares of known GPUs, and requests for GPUs that are unknown
+    (`anywhere`)."""
 
     claim: ResourceClaim
     node: str
@@ -297,7 +300,8 @@ class ClaimView:
     `kinds` as which kind of bad input it is counted. `assumed` says what is charged if a device's
     GPU is unknown, by holder.
 
-    A holder is named by the claim's UID, followed by the node's name for each node but the first.
+    A holder is a claim on one node: it is named by the claim's UID, followed by the node's name for
+    each node but the claim's first.
     """
 
     def __init__(
@@ -320,7 +324,7 @@ class ClaimView:
         self._on_node: dict[str, set[str]] = {}
         self._nowhere: set[str] = set()  # claims with a device on a node that does not exist
         self._of_pool: dict[PoolKey, set[str]] = {}
-        self._of_gpus: set[str] = set()  # drivers, by whether they had GPUs at the last charge
+        self._of_gpus: set[str] = set()  # drivers that had GPUs at the last charge
         self._sent: dict[str, Placement] = {}
 
     @property
@@ -374,7 +378,7 @@ class ClaimView:
         return self._charge_all(beside.union(*pools))
 
     def node_changed(self, name: str) -> tuple[list[Event], set[str]]:
-        """Update claims after a node was added or shows other GPUs."""
+        """Update claims after a node was added or its GPUs changed; return as `take` does."""
         here = self._on_node.get(name, ())
         known = {self._charges[holder].claim.metadata.uid for holder in here}
         return self._charge_all(known | self._nowhere)
@@ -432,8 +436,8 @@ class ClaimView:
         return self._place(uid, by_node)
 
     def _found(self, uid: str, number: int) -> DeviceHold | None:
-        """Return where the claim's device of this number was found earlier; None if it never
-        was."""
+        """Return where the device `number` of the claim's allocation was found earlier; None if it
+        never was."""
         for charge in (self._charges[holder] for holder in self._holders(uid)):
             for share in charge.shares:
                 if share.gpu_request == number:
@@ -507,7 +511,7 @@ class ClaimView:
     # --- questions ---
 
     def holds(self, holder: str) -> bool:
-        """Return True if this is a claim's holder."""
+        """Return True if this UID is the name of a claim's holder, not of a pod."""
         return holder in self._charges
 
     def charge_of(self, holder: str) -> ClaimCharge:
@@ -534,7 +538,7 @@ class ClaimView:
         )
 
     def charges_on(self, node: str) -> list[ClaimCharge]:
-        """Return what claims hold of this node, sorted by the claims' names."""
+        """Return the claims' charges on this node, sorted by the claims' names."""
         charges = [self._charges[holder] for holder in self._on_node.get(node, ())]
         return sorted(charges, key=lambda c: (c.claim.metadata.namespace, c.claim.metadata.name))
 
@@ -583,8 +587,8 @@ class ClaimView:
 
 
 def is_left(claim: ResourceClaim, is_there: Callable[[str], bool]) -> bool:
-    """Return True if the claim is reserved for pods only, and none of these (by UID) exists any
-    more."""
+    """Return True if the claim is reserved for pods only, and none of these pods exists any more;
+    `is_there` returns True for the UID of an existing pod."""
     users = claim.status.reserved_for or ()
     return bool(users) and all(u.resource == "pods" and not is_there(u.uid) for u in users)
 

@@ -1,11 +1,11 @@
 """Determines each pod's group, as a `Gang`, from the pod and its PodGroup object.
 
-A pod that names a group waits until its PodGroup is there, whichever of the two is created first.
+A pod that names a group waits until its PodGroup exists, whichever of the two is created first.
 When a PodGroup is added, changed or deleted, all pods of its group are reported again; so are the
 pods of a group in which pods state different sizes (the largest counts), have different priorities
 or name other schedulers, and pods whose namespace gains or loses `weft.dev/gang: owner`. Each kind
-of PodGroup is followed only where the API server has it; a group of a kind that is not followed is
-one whose object is missing.
+of PodGroup is followed only where the API server has it; a group of a kind that is not followed
+counts as one whose object is missing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -95,7 +95,8 @@ def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
 
 
 def _within(known: KnownGroup, most: int) -> KnownGroup:
-    """Return the group, not to be placed if it needs more than `most` pods together."""
+    """Return the group; if it needs more than `most` pods together, with `unhonoured` set, so that
+    it waits."""
     if not known.gang:
         return known
     needs = max(known.gang.least, sum(least for _, least in known.gang.least_by_task))
@@ -122,8 +123,8 @@ def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
 
 
 class MemberWords(NamedTuple):
-    """One pod's part in its group: the size that it states (0 for none), its priority (of a
-    manifest's pod also its class), and its schedulerName if it is another scheduler's."""
+    """One pod's part in its group: the size that it states (0 for none), its priority (in manifests
+    the PriorityClass if it names one), and its schedulerName if it is another scheduler's."""
 
     name: str
     size: int
@@ -168,7 +169,7 @@ class _Members:
         if self.elsewhere:
             some = list(islice(self.elsewhere.values(), _NAMED + 1))
             they, are = ("it does", "it is") if len(some) == 1 else ("they do", "they are")
-            why = f"which is not Weft's: {they} not count here until {are} bound"
+            why = f"which is not Weft's: {they} not count for the group until {are} bound"
             yield elsewhere_in_words(group, some, why)
         if len(self.priorities) > 1:
             yield priorities_in_words(group, list(islice(self.priorities, _NAMED + 1)))
@@ -224,10 +225,10 @@ class _WrittenMembers:
         self.priorities: dict[int | str, None] = {}
 
     def mixed(self, group: str, own: str) -> Iterator[str]:
-        """Yield notes for a pod with this schedulerName."""
+        """Yield notes for a pod of the group whose schedulerName is `own`."""
         others = chain.from_iterable(some for name, some in self.some.items() if name != own)
         if some := list(islice(others, _NAMED + 1)):
-            why = f"and this one {own}: they start together only if both are Weft's"
+            why = f"and this pod {own}: they start together only if both are Weft's"
             yield elsewhere_in_words(group, some, why)
         if len(self.priorities) > 1:
             yield priorities_in_words(group, list(islice(self.priorities, _NAMED + 1)))
@@ -276,7 +277,7 @@ class WrittenGroups:
 
 
 class GroupView:
-    """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
+    """The existing PodGroups, and which pods are in which group. `moved` are UIDs of pods whose
     group changed since they were last reported; `on_follow` is called with a system when its
     PodGroups begin to be followed. `ours` are the schedulerNames whose pods are placed here, None
     for all. Pods of a group that needs more than `most` together stay pending."""
@@ -383,7 +384,7 @@ class GroupView:
         return words_of(pod, by_namespace=pod.metadata.namespace in self._by_owner)
 
     def _as_stated(self, words: GroupWords, gang: Gang) -> KnownGroup:
-        """Return the group by the largest size that its pods state, as it has no object."""
+        """Return the group with the largest size that its pods state, as it has no PodGroup."""
         members = self._members.get(gang.key)
         sizes = {*(members.sizes if members is not None else ()), gang.least} - {0}
         if words.object_of and not sizes:
@@ -394,16 +395,19 @@ class GroupView:
         least, warnings = max(sizes), words.warnings
         if len(sizes) > 1:
             stated = " and ".join(map(str, sorted(sizes)[:2])) + ", …" * (len(sizes) > 2)
-            text = f"pods of group {gang} state sizes {stated}: {least} counts; write one on all"
+            text = (
+                f"pods of group {gang} state sizes {stated}: {least} counts; write one size on all"
+            )
             warnings = (*warnings, text)
         return KnownGroup(replace(gang, least=least), warnings)
 
     def _missing(self, system: str, gang: Gang) -> str:
         api = api_group(GROUP_KINDS[system][0])
         if system not in self._followed:
-            why = f"the API server has no podgroups.{api}, or Weft may not list and watch them"
-            return f"its PodGroup {gang} is not known, and it waits: {why}"
-        return f"there is no PodGroup {gang} of {api}, and it waits: make it, or remove its name"
+            why = f"no podgroups.{api} in the API server, or no permission to list and watch them"
+            return f"the pod waits for its PodGroup {gang}, which cannot be read: {why}"
+        fix = "create it, or remove its name from the pod"
+        return f"there is no PodGroup {gang} of {api}, and the pod waits: {fix}"
 
     def _join(self, pod: Pod, words: GroupWords) -> None:
         uid, gang = pod.metadata.uid, words.gang

@@ -15,7 +15,7 @@ DEVICES = Resource(DEVICES_PATH, "devices", KoordinatorDevice)
 
 
 async def devices_by_node(client: ApiClient) -> Mapping[str, KoordinatorDevice] | None:
-    """Return the Devices by node; None if they exist and may not be read."""
+    """Return the Devices by node; None if there is no permission to read them."""
     if not await serves(client, (DEVICES,)):
         return {}
     try:

@@ -185,8 +185,8 @@ def _is_kubernetes_own(value: dict[str, Any]) -> bool:
 
 
 class _Place(NamedTuple):
-    """A place in an object: the names that distinguish its templates, its field, and how many pods
-    it stands for."""
+    """A place in an object: the names on the way there that tell several pod templates apart, the
+    field's path, and the numbers of pods that the object states on the way."""
 
     path: tuple[str, ...] = ()
     field: str = ""
@@ -197,8 +197,8 @@ class _Place(NamedTuple):
         return _Place(path, self.field + step if self.field else step.lstrip("."), self.counts)
 
     def counted(self, value: dict[str, Any]) -> "_Place":
-        """Return the place of the template in `value`, with the number of its pods that the field
-        replicas or parallelism next to it states."""
+        """Return this place, with the number of pods that `value` states next to its pod template
+        in replicas or parallelism."""
         said = next((key for key in ("replicas", "parallelism") if value.get(key) is not None), "")
         if not said:
             return self
@@ -232,8 +232,8 @@ def _templates(value: Any, place: _Place) -> Iterator[Template]:
 
 
 def _is_for_pods(template: dict[str, Any]) -> bool:
-    """Return True if a template has containers, even none or a misspelled field, as other things
-    have templates too.
+    """Return True if a template is a pod's: it has a containers field, even if that is empty or its
+    name is misspelled. Objects other than pods have templates, too.
 
     A misspelled field only counts if it is a list, since templates of other kinds have all sorts of
     fields.
@@ -288,7 +288,7 @@ def replicas_of(pod: ManifestPod) -> int | None:
     for count in pod.counts:
         for number in (count.number, 0 if count.at_most is None else count.at_most):
             if type(number) is not int or not 0 <= number <= _MOST_PODS:
-                problem = f"{number!r} is not a number of pods; write a whole number from 0 on"
+                problem = f"{number!r} is not a number of pods; write a whole number, 0 or more"
                 raise BadInputError(count.field, problem)
         at_most = count.number if count.at_most is None else count.at_most
         replicas *= min(count.number, at_most)
@@ -351,7 +351,7 @@ def _check_names(spec: dict[str, Any]) -> None:
             if not isinstance(name, str) or not name:
                 continue
             if name in taken:
-                raise BadInputError(field, f"{name!r} is {taken[name]} too; give each its own name")
+                raise BadInputError(field, f"{name!r} is also {taken[name]}; rename one of them")
             taken[name] = field
 
 
@@ -370,7 +370,8 @@ def _text(key: Any) -> str:
 
 
 def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
-    """Return the field's path and value from the decoder's message, if they can be found."""
+    """Return an error with the field's path and value from the decoder's message `problem`, if they
+    can be found."""
     reason, _, path = problem.partition(" - at `")
     allowed = (str,) if "Expected `str`" in reason else (str, int, float)
     value: Any = pod
@@ -405,7 +406,9 @@ def read_pods(path: Path) -> list[PodRequest]:
         for pod in _pods_of(file)
     ]
     if not pods:
-        raise BadInputError(str(path), f"has no pods that ask for GPUs in {', '.join(SUFFIXES)}")
+        raise BadInputError(
+            str(path), f"no file ({', '.join(SUFFIXES)}) has pods that request GPUs"
+        )
     return pods
 
 

@@ -1,8 +1,8 @@
 """Finds the namespaces that the `namespaceSelector` of a pod's term selects by labels.
 
 The engine's rules contain only names of namespaces, so a pod's rules are built again if a
-namespace's labels change what a selector selects. If this process may not read namespaces, the
-selected ones are unknown.
+namespace's labels change what a selector selects. If this process has no permission
+to read namespaces, the selected ones are unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ class Namespaces(Protocol):
 
 
 class UnnamedNamespaces:
-    """Stands for namespaces when reading manifests without a cluster: a selector selects a
-    namespace named after itself."""
+    """Stands for namespaces when reading manifests without a cluster: each selector selects one
+    made-up namespace, whose name describes the selector."""
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:
         """Return one name that describes the selector, for people; no pod is in such a
@@ -35,8 +35,8 @@ class UnnamedNamespaces:
 
 
 class NamespaceView:
-    """The existing namespaces, and which pods select some by their labels. `known`: all of them
-    were listed once."""
+    """The existing namespaces, and which pods have terms that select namespaces by labels. `known`:
+    all namespaces were listed once."""
 
     def __init__(self) -> None:
         self.known = False
@@ -65,7 +65,7 @@ class NamespaceView:
                 self._moved |= self._users[selector]
 
     def listed(self) -> None:
-        """Note that the first list is complete."""
+        """Note that all existing namespaces were taken in, so that they are known from now on."""
         if not self.known:
             self._moved |= dict.fromkeys(self._selectors)
         self.known = True

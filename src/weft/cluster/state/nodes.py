@@ -47,11 +47,11 @@ class NodeView:
 
     `shrunk` are nodes that had more or larger GPUs before, with the largest sizes (MiB and
     thousandths of cores by index): holdings that are too large now may have fitted when they were
-    placed. A node is removed from it when its GPUs have these sizes again, or it is gone. `objects`
+    placed. A node leaves `shrunk` when its GPUs have these sizes again, or it is gone. `objects`
     are the nodes as the API shows them. `counted` are the gpushare units that a node has shown
     (MiB; 0: none), by its name. `slices` are the ResourceSlices. `renamed` are the nodes whose
-    Koordinator minor numbers, or GPUs given by NVIDIA's plugin, have changed since it was last
-    emptied. `images` are the nodes' container images. `lends`: GPUs may be overcommitted; see
+    Koordinator minor numbers, or GPUs given by NVIDIA's plugin, have changed since `renamed` was
+    last emptied. `images` are the nodes' container images. `lends`: GPUs may be overcommitted; see
     `DialectSettings`.
     """
 
@@ -149,8 +149,8 @@ class NodeView:
         self.dirty.add(name)
 
     def closed_to(self, name: str, asked: Constraints) -> str:
-        """Return the reason why the node takes no such pod now, however much is free; "" if it
-        takes it."""
+        """Return the reason why the node accepts no pod with these constraints now, however much is
+        free; "" if it accepts one."""
         node = self.nodes.get(name)
         if node is None or name not in self.objects:
             return f"node {name} is gone"
@@ -242,7 +242,9 @@ class NodeView:
             given = read_plugin_gpus(known)
         except BadInputError as error:
             given = NONE_GIVEN
-            warnings = (f"ignored: {error}: its pods are charged as if no agent reported them",)
+            warnings = (
+                f"{error}: ignored, so its pods are charged as if no agent reported their GPUs",
+            )
         before = self._given.pop(name, NONE_GIVEN)
         if given != NONE_GIVEN:
             self._given[name] = given
@@ -252,7 +254,8 @@ class NodeView:
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:
-    """Return True if Weft reads the same in both. Most changes of nodes are heartbeats."""
+    """Return True if Weft reads the same in both versions of the node. Most changes of nodes are
+    heartbeats."""
     was, now = known.metadata, node.metadata
     status = node.status
     if known.status.images != status.images:  # see `NodeView.images`
@@ -324,7 +327,8 @@ class Heartbeats:
         return {node for node, _ in before.items() ^ silent.items()}
 
     def late_at_s(self) -> float | None:
-        """Return the time at which the next heartbeat is late; None if none can be."""
+        """Return the local time at which the next agent becomes late unless it renews its Lease;
+        None if no agent can become late."""
         times = (b.seen_s for n, b in self._beats.items() if n not in self._silent)
         seen = [seen_s for seen_s in times if seen_s is not None]
         return min(seen) + HEARTBEAT_LATE_S if seen else None
@@ -407,8 +411,8 @@ _MOST_WAIT_S = 1.0
 
 
 class NodeBatches:
-    """A timer that collects changes. `lay` applies them; `nudge` causes another call of
-    `changed`."""
+    """A timer that collects changes. `lay` applies the collected changes; `nudge` causes another
+    call of `changed`."""
 
     def __init__(self, clock: Clock, lay: Callable[[], None], nudge: Callable[[], None]) -> None:
         self._clock, self._lay, self._nudge = clock, lay, nudge

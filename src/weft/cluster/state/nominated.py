@@ -1,4 +1,4 @@
-"""Reads pods with a nominatedNodeName: a previous leader kept a place for them."""
+"""Reads pods with a nominatedNodeName, for which a previous leader reserved room on that node."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,13 +25,13 @@ def nominated(
         try:
             request = parse(pod)
         except BadInputError:
-            continue  # the pod waits with that reason, and no place is kept
+            continue  # the pod waits with that reason, and no room is reserved for it
         yield PodNominated(request, node, tuple(_leaving(pods.on_node(node), request.priority)))
 
 
 def _leaving(here: Sequence[Pod], below: int) -> Iterator[str]:
-    """Yield UIDs of pods of a lower priority that are ending since they were preempted; also of the
-    same priority if they may be moved."""
+    """Yield UIDs of pods that are being deleted because they were preempted, and whose priority is
+    lower than `below`, or equal to it if they allow being moved."""
     for pod in here:
         lower = (pod.spec.priority or 0) < below + says_it_moves(pod)
         if pod.metadata.deletion_timestamp and lower:
@@ -41,13 +41,13 @@ def _leaving(here: Sequence[Pod], below: int) -> Iterator[str]:
 
 
 class BudgetView:
-    """Collects the budgets that changed since the last `news`."""
+    """Collects the PodDisruptionBudgets that changed since the last call of `news`."""
 
     def __init__(self) -> None:
         self._changed: dict[str, Budget | None] = {}
 
     def take(self, change: Change[DisruptionBudget]) -> None:
-        """Apply one change."""
+        """Take in an added, changed or deleted budget."""
         if (shown := getattr(change, "object", None)) is None:
             return
         name = f"{shown.metadata.namespace}/{shown.metadata.name}"

@@ -26,8 +26,8 @@ _ALWAYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class PodTimes(NamedTuple):
-    """The times when a pod was created, was bound and ended, seconds since 1970; None if it was or
-    did not."""
+    """The times when a pod was created, was bound and ended, seconds since 1970; None for what has
+    not happened."""
 
     created_s: float
     scheduled_s: float | None = None
@@ -36,7 +36,7 @@ class PodTimes(NamedTuple):
 
 class ObservedPod(NamedTuple):
     """One pod: its request, the system whose resources it uses, its times, and its gang. `queue` is
-    its team's queue, named by a label or its namespace; `names_queue` says which."""
+    its team's queue; `names_queue`: the pod names it, else it is the pod's namespace."""
 
     name: str
     shape: Shape
@@ -110,8 +110,8 @@ def _add_pod(
 
 
 def _simulated(shape: Shape) -> Shape:
-    """Return the shape without what a simulation does not know, and independent of the pod's
-    system."""
+    """Return the shape without constraints and annotations that a simulation does not model, and
+    with whole GPUs written alike for all systems."""
     tolerations = tuple(t for t in shape.constraints.tolerations if t.key not in _ALWAYS)
     constraints = replace(
         shape.constraints, tolerations=tolerations, unsupported="", volumes=(), pods=UNSET
@@ -148,7 +148,9 @@ def times_in_status(pod: Pod) -> PodTimes:
     """Read the times from the pod's metadata and status."""
     created = _seconds(pod.metadata.creation_timestamp, "metadata.creationTimestamp")
     if created is None:
-        raise BadInputError("metadata.creationTimestamp", "is missing: is it a pod of a cluster?")
+        raise BadInputError(
+            "metadata.creationTimestamp", "is missing: only pods from a cluster have it"
+        )
     ended = None
     if pod.ended:
         ends = [

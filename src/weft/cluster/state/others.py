@@ -2,7 +2,8 @@
 ResourceClaims.
 
 `weft explain`, `weft inspect` and `weft status` describe them in the same words. A share is certain
-if a mark or a ResourceSlice names its GPU; otherwise it is charged because it may be held.
+if an annotation, a label or a ResourceSlice names its GPU; otherwise it is charged because it may
+be held.
 """
 
 from collections.abc import Iterator
@@ -28,8 +29,8 @@ _BY_PART = ("percent", "millionths")
 
 
 def others_on(pods: PodView, name: str) -> list[OthersShare]:
-    """Return everything that others hold of this node's GPUs, as charged now, sorted by GPU, then
-    holder."""
+    """Return the shares of this node's GPUs that pods of other systems and ResourceClaims hold, as
+    charged now, sorted by GPU, then holder."""
     node = pods.there(name)
     if node is None:
         return []
@@ -74,8 +75,8 @@ def pods_share(
     is_told: bool = False,
 ) -> OthersShare:
     """Return the pod's share of a GPU; `request` is None if it cannot be read. `unknown` is the
-    reason why it is uncertain that it is this GPU, "" if the pod's marks name it or (`is_told`) the
-    node's agent reports it."""
+    reason why it is uncertain whether the pod holds this GPU, "" if its annotations or labels name
+    the GPU or (`is_told`) the node's agent reports it."""
     meta, gpu = pod.metadata, _gpu(node, share.gpu)
     placer = placer_of(pod, request.dialect if request is not None else "none")
     asked = request.shape.gpu_requests if request is not None else ()
@@ -90,8 +91,8 @@ def pods_share(
 
 
 def claims_share(charge: ClaimCharge, share: Share, node: Node, unknown: str = "") -> OthersShare:
-    """Return a claim's share of a GPU; `unknown` is the reason why it is uncertain that it is this
-    GPU, or ""."""
+    """Return a claim's share of a GPU; `unknown` is the reason why it is uncertain whether the
+    claim holds this GPU, "" if it is certain."""
     meta, gpu = charge.claim.metadata, _gpu(node, share.gpu)
     driver = charge.driver_of(share)
     evidence = unknown or f"allocated by driver {driver}"

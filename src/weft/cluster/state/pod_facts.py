@@ -35,7 +35,7 @@ def same(known: Pod, pod: Pod) -> bool:
 
 def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
     """Return True if the API shows the pod exactly as this placement's Binding left it: the same
-    spec except for the node, and the annotations that Weft wrote, without any of an agent."""
+    spec except for the node, and the annotations that Weft wrote, without any that agents write."""
     known_annotations, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
     text = says.get(PLACEMENT)
     return (
@@ -56,8 +56,8 @@ def bound_ns(pod: Pod) -> int:
 
 
 def moment_ns(text: str | None) -> int:
-    """Return the moment that an RFC 3339 text names, to the second, nanoseconds since 1970; else
-    0."""
+    """Return an RFC 3339 time as nanoseconds since 1970, rounded down to the second; 0 if the text
+    is none."""
     try:
         return int(datetime.datetime.fromisoformat(text or "").timestamp()) * 10**9
     except ValueError:
@@ -114,8 +114,8 @@ def says_it_moves(pod: Pod) -> bool:
 
 
 def said_to_move(pod: Pod, parse: Callable[[Pod], PodRequest]) -> PodRequest | UnsetType:
-    """Return the request with which the pod would come again, if the pod allows moving it for
-    others; unset for other pods, and for pods of a group, which start together."""
+    """Return the request with which the pod would be created again, if it allows moving it for
+    other pods; unset if not, or if it is of a group (which starts together) or latency-critical."""
     if not says_it_moves(pod) or why_it_stays(pod):
         return UNSET
     try:

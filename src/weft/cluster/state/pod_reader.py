@@ -92,7 +92,7 @@ _OF_EACH = (
 """Labels by which a StatefulSet's pods differ from each other."""
 _MADE_ALIKE = {"ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "ReplicationController": "v1"}
 _SPREAD_BY_DEFAULT = (("kubernetes.io/hostname", 3), ("topology.kubernetes.io/zone", 5))
-"""kube-scheduler's constraints for pods without their own, ScheduleAnyway: key and maxSkew."""
+"""topologyKey and maxSkew of kube-scheduler's default constraints, which are ScheduleAnyway."""
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
@@ -170,7 +170,8 @@ def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
 
 class BoundRequest(NamedTuple):
     """A bound pod's request, read for its node. `mismatch` says in words what contradicts the
-    node's unit, `unreadable` which of its labels and annotations could not be read; "" for none."""
+    node's memory unit, `unreadable` which of its labels and annotations could not be read; "" for
+    none."""
 
     request: PodRequest
     mismatch: str
@@ -178,8 +179,8 @@ class BoundRequest(NamedTuple):
 
 
 def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
-    """Return the request of a pod on this node, from the parts of the pod that its owner cannot
-    change."""
+    """Return the request of a bound pod on its node, from the parts of the pod that its owner
+    cannot change."""
     request, unreadable = registry.parse_bound(pod, settings)
     constraints = Constraints(ports=ports_of(pod.spec))
     request = replace(request, shape=_counted(request.shape, constraints))
@@ -196,7 +197,7 @@ def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
 
 
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
-    """Read only what a pod requests besides GPUs, and its class, if that can be read."""
+    """Read only what a pod requests besides GPUs, and its job class, if that can be read."""
     cpu, memory, extended = non_gpu_resources(pod, lends=settings.lends, bounds=HELD)
     job_class = (pod.metadata.annotations or {}).get(CLASS, "")
     shape = Shape(
@@ -474,8 +475,8 @@ def image_name(name: str) -> str:
 
 def _default_spread(pod: Pod) -> tuple[SpreadRule, ...]:
     """Return kube-scheduler's default spreading. It uses the selectors of the pod's Services and
-    ReplicaSet, which Weft may not read; so the pod's owner and the labels that all of the owner's
-    pods have are used instead."""
+    ReplicaSet, which Weft has no permission to read; so the pod's owner and the labels that all of
+    the owner's pods have are used instead."""
     owners = (each for each in pod.metadata.owner_references or () if each.controller)
     owner, labels = next(owners, None), pod.metadata.labels or {}
     if owner is None or _MADE_ALIKE.get(owner.kind) != owner.api_version:
@@ -503,8 +504,9 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
             by_labels = labels_of(term.namespace_selector)
             if by_labels and namespaces.selected(by_labels) is None:
                 found.append(
-                    f"spec.affinity.{field}: namespaceSelector selects by labels, and Weft may not "
-                    "list and watch namespaces: apply deploy/scheduler.yaml or upgrade the chart"
+                    f"spec.affinity.{field}: namespaceSelector selects by labels, and Weft has no "
+                    "permission to list and watch namespaces: apply deploy/scheduler.yaml or "
+                    "upgrade the chart"
                 )
     for spread in _hard(pod):
         found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
@@ -514,7 +516,7 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
 def pod_terms_of(
     pod: Pod, terms: Iterable[PodAffinityTerm], namespaces: Namespaces = _UNNAMED
 ) -> tuple[PodTerm, ...]:
-    """Return these terms of the pod's affinity or anti-affinity."""
+    """Return these terms of the pod's affinity or anti-affinity in the engine's form."""
     return tuple(
         PodTerm(
             term.topology_key,

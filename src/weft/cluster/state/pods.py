@@ -71,14 +71,14 @@ log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
 MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of a pod that shows one of its node's own files."""
+"""The annotation of mirror pods, by which the API shows the static pods of a node."""
 _UNNAMED = CardNames()
 _MOST_QUEUES = 20_000
 """The most unconfigured queues that are remembered as reported."""
 
 
 class GroupedPods:
-    """KAI's pods with a group on each node, and the names that they give to its GPUs.
+    """The pods in KAI's GPU groups on each node, and the names that they give to the node's GPUs.
 
     A pod's charge depends on these names, and so on other pods of its node: if the names changed,
     all pods of the node with a group are charged again. `counted` returns a pod as it counts for
@@ -119,7 +119,7 @@ class GroupedPods:
         return known
 
     def renamed(self) -> list[str]:
-        """Return the nodes whose names changed since the last call."""
+        """Return the nodes with GPUs whose names changed since the last call."""
         stale, self._stale = self._stale, {}
         return sorted(name for name, before in stale.items() if self.of(name) != before)
 
@@ -145,7 +145,7 @@ class PodView:
     some profile preempts, so events of bound pods that may be preempted have a priority.
     `tells_durations`: the queue uses running times, so events of bound pods have a workload and a
     deadline. `clock` is used for the time since binding. If `queues` are counted, events of bound
-    pods name theirs.
+    pods name the pod's queue.
     """
 
     def __init__(
@@ -236,8 +236,8 @@ class PodView:
         return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
 
     def frees_nothing(self, events: Sequence[Event], claim: Key) -> bool:
-        """Return True if these events of this claim free nothing, so that guesses can wait for
-        others."""
+        """Return True if these events of this claim free nothing, so that guessing GPUs anew can
+        wait for the events of other claims."""
         return claim not in self._by_claim and all(
             isinstance(event, PodSeenBound) and self.decided(event.placement.uid) is None
             for event in events
@@ -276,7 +276,7 @@ class PodView:
 
     @property
     def has_moved(self) -> bool:
-        """True if `moved` has more pods."""
+        """True if `moved` has pods whose events it would yield."""
         return self.namespaces.has_moved or bool(self.groups.moved)
 
     def moved(self, most: int) -> Iterator[Event]:
@@ -336,7 +336,7 @@ class PodView:
         self._sent.pop(uid, None)
 
     def there(self, name: str) -> Node | None:
-        """Return the node with other systems' names of its GPUs, as bound pods are read with it."""
+        """Return the node with other systems' names of its GPUs, which reading bound pods needs."""
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
@@ -423,7 +423,7 @@ class PodView:
         ]
 
     def ours(self, pod: Pod) -> bool:
-        """Return True if one of our profiles decides for the pod."""
+        """Return True if the pod's schedulerName is that of one of our profiles."""
         return (pod.spec.scheduler_name or "default-scheduler") in self._ours
 
     def _is_pending(self, pod: Pod) -> bool:
@@ -479,7 +479,7 @@ class PodView:
         return f"cannot be read: {why}"
 
     def _note_queue(self, pod: Pod, queue: str) -> None:
-        """Log once for each queue that a pod names that it is not configured."""
+        """Log that the queue which the pod names is not configured; once for each queue."""
         if queue in self._known_queues or len(self._known_queues) > _MOST_QUEUES:
             return
         self._known_queues.add(queue)
@@ -521,7 +521,7 @@ class PodView:
         return self.seen_at(placement)
 
     def seen_at(self, placement: Placement) -> PodSeenBound:
-        """Return the event that a pod is bound there, with everything known of it."""
+        """Return the event that a pod is bound with this placement, with all known facts of it."""
         uid = placement.uid
         known = self._marks.get(uid, (UNSET, UNSET, UNSET, UNSET, UNSET))
         pod = self._by_uid.get(uid)
@@ -536,13 +536,14 @@ class PodView:
         return seen
 
     def _may_be_ended(self, pod: Pod) -> bool:
-        """Return True for pods that Weft placed or is to schedule, except static pods of a node."""
+        """Return True if the pod may be preempted: Weft placed it, or its schedulerName is ours,
+        and it is no static pod."""
         of_node = MIRROR in (pod.metadata.annotations or {})
         return not of_node and (self.ours(pod) or self.is_placed_by_weft(pod))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
-        """Return the place decided here if the pod comes back from its Binding unchanged; else
-        None.
+        """Return the placement decided here if the API shows the pod bound as decided, and
+        otherwise unchanged; else None.
 
         Most bound pods come back like this, and need not be read again.
         """
@@ -613,8 +614,8 @@ class PodView:
         return guesses
 
     def _also_before(self, event: PodSeenBound) -> PodSeenBound:
-        """Return the event with everything else that the engine already charges for the pod on that
-        node."""
+        """Return the event with the shares that the engine still charges for the pod on that node
+        added to the new ones."""
         new, old = event.placement, self.decided(event.placement.uid)
         if old is None or old.node != new.node:
             return event

@@ -1,4 +1,4 @@
-"""Counts a pod that is resized in place by what its node sets aside for it.
+"""Determines what counts for a pod that is resized in place: what its node sets aside for it.
 
 For each running container, and for the pod itself if it has resources of its own, three amounts may
 differ during a resize: the request in the spec, what the node has allocated, and what the container
@@ -74,7 +74,8 @@ def _container(
 
 
 def _whole(pod: Pod, *, refused: bool) -> Resources | None:
-    """Return the resources of the pod itself, for those that it requests."""
+    """Return the pod's own resources (not its containers'), with requests equal to what its node
+    sets aside, for the resources that they name."""
     asked, status = pod.spec.resources, pod.status
     if asked is None or status.resources is None:
         return asked
@@ -87,8 +88,8 @@ def _whole(pod: Pod, *, refused: bool) -> Resources | None:
 
 
 def _put(requests: Quantities, name: str, among: tuple[Quantities, ...]) -> None:
-    """Set the resource to the largest of these amounts, the first of equal ones; remove it if none
-    has it."""
+    """Set the resource to the largest of these amounts, the first of equal ones; remove it if no
+    amount is given."""
     texts = [amounts[name] for amounts in among if name in amounts]
     requests.pop(name, None)
     if texts:

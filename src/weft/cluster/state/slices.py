@@ -34,8 +34,8 @@ PoolKey = tuple[str, str]
 
 MEMORY = ("memory", "addressablememory", "vram")
 CORES = ("cores", "millicores")
-"""Names of the capacities that are a GPU's memory (bytes) and its cores (in any unit, as parts of
-the whole)."""
+"""Names of the capacities that are a GPU's memory in bytes (`MEMORY`), and its cores in any unit
+(`CORES`), as only parts of the whole count."""
 SHARES = "shares"
 """The capacity that states among how many claims a driver divides a GPU, whatever memory they
 request."""
@@ -44,7 +44,7 @@ _NUMBERS = ("index", "cardindex", "minor")
 _MODELS = ("productname", "model")
 _NUMA, _ROOT = ("numanode", "numanodeid"), "pcieroot"
 _PARTS, _WHOLE = ("mig", "partition"), ("gpu", "vfio", "hami-gpu", "amdgpu")
-"""The words of the attribute `type` for parts of GPUs, and for GPUs."""
+"""Values of the attribute `type` of devices that are parts of GPUs, and of whole GPUs."""
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _MIB = 2**20
 
@@ -89,7 +89,7 @@ class PoolReading(NamedTuple):
 
 
 class NodeCards(NamedTuple):
-    """A node's GPUs by slices alone, and which of them each device is."""
+    """A node's GPUs as its ResourceSlices alone show them, and the index of each device's GPU."""
 
     gpus: tuple[Gpu, ...] = ()
     index_of: Mapping[DeviceKey, int] = {}
@@ -120,15 +120,15 @@ def local(name: str) -> str:
 
 
 def is_read(name: str) -> bool:
-    """Return True for an attribute or capacity that is read here."""
+    """Return True for an attribute or capacity of a device that Weft reads."""
     connected = (*_NUMA, _ROOT)
     known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *connected)
     return local(name) in (*known, *MEMORY, *CORES, SHARES)
 
 
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
-    """Return the device if it is a GPU or a part of one, which it states, or which its memory and
-    identity show; else None."""
+    """Return the device if it is a GPU or a part of one: it says so, or it has memory and a UUID or
+    PCI address; else None."""
     says = _own_first(driver, device.attributes or {})
     uuid, pci = _text(says, "uuid"), _pci(next((_text(says, n) for n in _PCI if n in says), ""))
     kind = _text(says, "type").lower()
@@ -160,7 +160,8 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
 def _own_first(
     driver: str, attributes: Mapping[str, DeviceAttribute]
 ) -> dict[str, DeviceAttribute]:
-    """Map values by local name; the driver's own win if two domains share a name."""
+    """Return the attributes by name without domain; if two domains have the same name, the driver's
+    own counts."""
     says: dict[str, DeviceAttribute] = {}
     for name, value in attributes.items():
         domain, key = name.rpartition("/")[0], local(name)
@@ -227,7 +228,7 @@ def read_pool(slices: Iterable[ResourceSlice]) -> PoolReading:
 
 
 class _Card:
-    """One card, or one partition, as one or more devices."""
+    """One card, or one partition of a card, which one or more devices stand for."""
 
     def __init__(self, parent: "_Card | None" = None) -> None:
         self.devices: dict[DeviceKey, SliceGpu] = {}
@@ -240,7 +241,8 @@ class _Card:
 
     @property
     def uuid(self) -> str:
-        """The UUID, NVIDIA's if a device has one; a passed-through card has another one as well."""
+        """The UUID, NVIDIA's if a device has one; a passed-through card has another UUID as
+        well."""
         uuids = [self.devices[key].uuid for key in sorted(self.devices)]
         named = [uuid for uuid in uuids if uuid]
         return next((u for u in named if u.startswith("GPU-")), (*named, self.parts_uuid)[0])
@@ -393,8 +395,8 @@ def _gpu(card: _Card, parts: list[_Card]) -> Gpu:
 
 
 def _links(cards: Iterable[_Card]) -> GpuLinks | None:
-    """Derive the least connection of the cards from their NUMA nodes and PCIe roots; None if fewer
-    than two cards report these.
+    """Derive the slowest connection that each two cards may have from their NUMA nodes and PCIe
+    roots; None if fewer than two cards report a NUMA node.
 
     Slices say nothing of NVLinks, nor of switches below one root.
     """
@@ -428,7 +430,7 @@ def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
 
 class SliceView:
     """The existing slices. `problems` are pools that cannot be used now, with the reason. `moved`
-    are nodes whose devices may have changed since it was last emptied."""
+    are nodes whose devices may have changed since `moved` was last emptied."""
 
     def __init__(self) -> None:
         self.problems: dict[PoolKey, str] = {}
@@ -499,12 +501,12 @@ class SliceView:
         return known
 
     def doubles(self) -> dict[str, tuple[str, ...]]:
-        """Return warnings about UUIDs that several devices have, by node, for nodes that were
-        read."""
+        """Return warnings about UUIDs that several devices have, by node, for the nodes whose cards
+        were read."""
         return {node: known.problems for node, known in self._cards.items() if known.problems}
 
     def has(self, key: DeviceKey) -> bool:
-        """Return True if a complete pool shows this device, whatever it is."""
+        """Return True if a complete pool shows this device, even if it is no GPU."""
         return key[2] in self._pools.get(key[:2], ())
 
     def facts(self, key: DeviceKey) -> SliceGpu | None:

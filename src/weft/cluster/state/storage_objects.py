@@ -45,7 +45,8 @@ CSI_NAMES = {
     "kubernetes.io/cinder": "cinder.csi.openstack.org",
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
 }
-"""The CSI drivers that replaced in-tree plugins: nodes report their volume limits by driver."""
+"""The CSI drivers that replaced in-tree plugins, by plugin: nodes report volume limits by
+driver."""
 
 _CSI_ZONES = {
     "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
@@ -54,7 +55,7 @@ _CSI_ZONES = {
     "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
 CSI_ZONES = tuple(_CSI_ZONES.values())
-"""The labels by which these drivers state a node's zone."""
+"""The labels by which CSI drivers of cloud disks state a node's zone."""
 
 Key = tuple[str, str]
 
@@ -109,9 +110,9 @@ def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
 def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
     """Return the node affinity of a volume that is bound to a claim, as `node_terms`.
 
-    A volume of an in-tree plugin is looked for by the labels of the CSI driver that serves it now,
-    as kube-scheduler does on nodes whose CSINode names the plugin as migrated, which all supported
-    kubelets do.
+    For a volume of an in-tree plugin, nodes are compared by the zone labels of the CSI driver that
+    replaced the plugin, as kube-scheduler does on nodes whose CSINode names the plugin as migrated,
+    which all supported kubelets do.
     """
     key = next((_CSI_ZONES[driver] for driver, _ in _cloud_disks(volume.spec)), "")
     if not key:
@@ -190,8 +191,8 @@ def unbound_claim(
     classes: Mapping[str, KubeStorageClass],
     reserved: Iterable[PersistentVolume],
 ) -> UnboundClaim:
-    """Return a claim that waits for its first consumer; `reserved` are volumes that may be reserved
-    for it."""
+    """Return the engine's form of a claim that waits for its first consumer; `reserved` are volumes
+    that may be reserved for it."""
     spec, name = claim.spec, class_name(claim)
     own = UnboundClaim(
         name,

@@ -2,7 +2,7 @@
 hangs.
 
 Such a pod holds its GPUs until it is gone from the API, as it may still be running. Only a person
-can tell, so these pods are reported, with the time since when they are stuck.
+can find out, so these pods are reported, with how long they have been stuck.
 """
 
 import datetime
@@ -46,8 +46,8 @@ def stuck(
 def _reason(
     pod: Pod, nodes: Mapping[str, KubeNode], now: datetime.datetime
 ) -> tuple[str, float | None, bool] | None:
-    """Return the reason why the pod is stuck, since how many seconds, and True if its node is dead;
-    None if it is not stuck."""
+    """Return the reason why the pod is stuck, for how many seconds (None if unknown), and True if
+    its node is dead; None if it is not stuck."""
     node = nodes.get(pod.spec.node_name)
     if node is None:
         return "its node is gone", _age_s(pod.metadata.deletion_timestamp, now), True

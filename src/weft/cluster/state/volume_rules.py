@@ -89,10 +89,11 @@ def labels_of(selector: kube.LabelSelector | None) -> tuple[Requirement, ...] | 
 
 
 def zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
-    """Yield a volume's zone and region labels, as kube-scheduler's VolumeZone reads them.
+    """Yield for each zone or region label of a volume the terms of which one must match the node,
+    as in kube-scheduler's VolumeZone.
 
-    A label may name several places with `__` between them; one that names an empty place says
-    nothing. A node without any such label belongs to a cluster without zones, and can use the
+    A label may name several places with `__` between them; a label that names an empty place is
+    ignored. A node without any such label belongs to a cluster without zones, and can use the
     volume.
     """
     for label, places in (volume.metadata.labels or {}).items():

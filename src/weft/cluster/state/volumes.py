@@ -302,8 +302,8 @@ class VolumeView:
         return PodVolumes(tuple(found.rules), storage, tuple(found.unbound))
 
     def mounted(self, pod: Pod) -> MountedVolumes | UnsetType:
-        """Return what a pod on a node takes of storage from other pods: attachments that a driver
-        limits, disks, and claims that only one pod may use; unset for nothing."""
+        """Return the storage that a pod on a node uses and other pods lack: attachments that a
+        driver limits, disks, and claims that only one pod may use; unset for nothing."""
         attached = dict.fromkeys(self._counted(inline_disks(pod)))
         lone: dict[str, None] = {}
         for mounted in mounted_claims(pod):

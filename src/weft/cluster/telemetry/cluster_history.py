@@ -143,19 +143,20 @@ def history_of(
 
 def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
     """Yield notes on scheduling constraints that the trace does not record."""
-    yield "no metric has node or pod affinity: the trace has none"
+    yield "no metric shows node or pod affinity: the trace has neither"
     if not state[kube_state.POD_TOLERATIONS]:
-        yield f"there is no {kube_state.POD_TOLERATIONS}: the trace has no taints"
+        yield f"the server has no {kube_state.POD_TOLERATIONS}: the trace has no taints"
     if not state[kube_state.POD_SELECTORS]:
         yield (
-            f"there is no {kube_state.POD_SELECTORS}: the trace has no nodeSelectors; "
+            f"the server has no {kube_state.POD_SELECTORS}: the trace has no nodeSelectors; "
             f"kube-state-metrics shows them with --metric-opt-in-list={kube_state.POD_SELECTORS}"
         )
     unseen = sorted(kube_state.unseen_selectors(state, _NAMES))
     if unseen:
         yield (
-            f"pods select nodes by {', '.join(unseen[:3])}, which no node shows: left out; "
-            "kube-state-metrics shows labels with --metric-labels-allowlist=nodes=[*]"
+            f"pods select nodes by {', '.join(unseen[:3])}, which no node shows: these selectors "
+            "are left out; kube-state-metrics shows labels with "
+            "--metric-labels-allowlist=nodes=[*]"
         )
 
 

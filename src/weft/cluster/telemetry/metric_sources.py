@@ -32,7 +32,7 @@ from weft.telemetry.sources.transport import NOBODY, ResponseLimits, ServerCrede
 log = logging.getLogger("weft.cluster")
 
 AGAIN_S = 60.0
-"""Seconds between two requests to the API server."""
+"""Seconds between two searches for exporters through the API server."""
 AGENT = "weft-agent"
 SELECTORS = (
     f"app.kubernetes.io/name={AGENT}",
@@ -44,7 +44,7 @@ _PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
 
 
 class ExporterWish(NamedTuple):
-    """Selects the pods that are exporters, and how they are queried."""
+    """Settings that select exporters' pods, and say how they are queried."""
 
     selectors: tuple[str, ...] = SELECTORS
     namespaces: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ class LoadedPredictions(NamedTuple):
             parts.append(f"mystic's distances of {len(self.distances)} applications are known")
         if self.solos or not parts:
             names = {run.application for run in self.solos}
-            parts.append(f"what {len(names)} applications do alone is known")
+            parts.append(f"solo profiles of {len(names)} applications are known")
         return ", ".join(parts)
 
 
@@ -82,7 +82,8 @@ class PredictionFiles:
         return self._meaning(bodies)
 
     def read_changed(self) -> LoadedPredictions | Literal["as before", "being written"]:
-        """Read the files if they changed since the last time.
+        """Return the files' contents if they changed since the last time, "as before" if not, and
+        "being written" if they changed while they were read.
 
         An error in the files is raised at each poll until they change again."""
         stamps = self._stamped()

@@ -46,8 +46,8 @@ class RunningPod(NamedTuple):
 
 
 async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
-    """Return the bound pods that hold GPUs and are not terminating, by namespace and name; other
-    tasks get their turn in between."""
+    """Return the bound pods that certainly hold their GPUs and are not terminating, by namespace
+    and name; other tasks run in between."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
     for holding in live.engine.ledger.holdings.values():
@@ -88,7 +88,8 @@ def _leaves(pod: Pod | None, now_s: float) -> bool:
 
 
 class SoloRateCache:
-    """Caches each pod's rate alone, which is read again if the pod or its profile changed."""
+    """Caches the rate of each pod when alone on its GPU (units of work per second), which is read
+    again if the pod or its profile changed."""
 
     def __init__(self, live: ClusterView, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
@@ -100,7 +101,7 @@ class SoloRateCache:
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
 
     def of(self, pod: Pod, gpu_model: str) -> SoloRate:
-        """Return the pod's rate alone on this GPU model."""
+        """Return the pod's rate when it is alone on a GPU of this model."""
         uid, text = pod.metadata.uid, (pod.metadata.annotations or {}).get(SOLO_RATE, "")
         known, key = self._known.get(uid), (text, gpu_model, self._solos.version)
         if known is None or known[0] != key:
@@ -123,8 +124,8 @@ class SoloRateCache:
         return {gpu: value for gpu, value, age in readings if age == FRESH and value > 0.0}
 
     def guess(self, running: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
-        """Return the common slowdown of all pods on the pod's GPU: the sum of their SM_ACTIVE
-        alone, divided by the GPU's present SM_ACTIVE; at least 1. 0 if unknown."""
+        """Return the common slowdown of all pods on the pod's GPU: the sum of the SM_ACTIVE that
+        each has alone, divided by the GPU's present SM_ACTIVE; at least 1. 0 if unknown."""
         if len(running.gpus) != 1 or running.gpus[0] not in sm_active:
             return 0.0
         wanted = self.of(running.pod, running.gpu_model).sm_active

@@ -41,8 +41,8 @@ from weft.telemetry.sources.source import MetricSource, SourceReading
 log = logging.getLogger("weft.cluster")
 
 FASTEST, SLOWEST = 0.5, 100.0
-"""Limits of a plausible slowdown: beyond them the rate alone must be wrong, and nothing is
-reported."""
+"""Limits of a plausible slowdown: beyond them the known rate of the pod alone must be wrong, and
+nothing is reported."""
 WINDOWS = 3
 _HEIR = (
     "no pod is evicted for it: this process has led for less than 5 minutes, and the previous "
@@ -56,8 +56,9 @@ _TURN = 200  # pods processed before other tasks get their turn
 
 
 class SlowdownObserverOptions(msgspec.Struct, frozen=True):
-    """Names of the metrics, "" for none; the polls' times; and if the metrics' source is `trusted`:
-    if not, its values are shown, but cause no eviction and are not learnt from."""
+    """Names of the metrics, "" for none; seconds between two polls, and between two scrapes; and
+    `trusted`: if False, values of the metrics' source are shown, but cause no eviction and are not
+    learnt from."""
 
     progress_metric: str = "weft_progress_total"
     latency_metric: str = ""
@@ -85,8 +86,9 @@ class _Seen:
 
 class SlowdownObserver:
     """Observes the pods of one live cluster. `errors` counts errors in Weft itself, `counts` the
-    pods of the last poll: by source, `late` for their SLO, and `slow` beyond their bound.
-    Observations are stored in `config_map`, and complement the predictions `base`."""
+    pods of the last poll: by the source of their speed, `late` if their p99 latency is above their
+    SLO, and `slow` if they are slower than their slowdown limit allows. Observations are stored in
+    `config_map`, and complement the predictions `base`."""
 
     def __init__(
         self,
@@ -130,8 +132,8 @@ class SlowdownObserver:
                 log.exception("progress: the poll failed; the speed of pods is unknown")
 
     def goes(self, slowed: SlowdownReason) -> None:
-        """Note that a pod is evicted for another's speed: the two applications are kept apart from
-        now on.
+        """Note that a pod is, or may be, evicted because it made another pod too slow: their
+        applications are kept off each other's GPUs from now on.
 
         The ban is stored immediately, for the next leader; storing is retried until it succeeds."""
         slow, evicted = slowed.applications
@@ -248,7 +250,7 @@ class SlowdownObserver:
         seen.progress = replace(seen.progress, bound=bound, broken=broken, windows=len(seen.last))
 
     async def _report(self, progress: Sequence[tuple[RunningPod, PodProgress]]) -> None:
-        """Report progress to the engine in batches, so that other tasks have their turn; a node's
+        """Report progress to the engine in batches, so that other tasks run in between; a node's
         pods are in one batch."""
         holdings = self._live.engine.ledger.holdings
         part: list[PodProgress] = []
@@ -365,7 +367,7 @@ class SlowdownObserver:
 
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:
-    """Count pods by source, as `late`, and as `slow` beyond their bound."""
+    """Count pods by the source of their speed, and those that are `late` or `slow`."""
     counts: Counter[str] = Counter()
     for progress in (pod.progress for pod in seen):
         counts[progress.source or "none"] += 1
@@ -393,7 +395,10 @@ class SlowdownMetrics:
         unjoined = "Series of the last poll that belong to no running pod with a GPU."
         by_reason = dict(sorted(observer.unjoined.items()))
         yield gauge("weft_observed_unjoined_series", unjoined, by_reason, "why")
-        store, writes = observer.slowdown_store, "Writes of what was observed, by outcome."
+        store, writes = (
+            observer.slowdown_store,
+            "Writes of observations to their ConfigMap, by outcome.",
+        )
         yield counter("weft_observed_writes", writes, store.counts, "outcome")
         unreadable = "Failed reads of the stored observations."
         yield counter("weft_observed_unreadable", unreadable, store.unreadable)

@@ -1,4 +1,5 @@
-"""Rates of pods alone, from their annotation or from their application's profile. Does no I/O.
+"""Determines how fast pods run alone on a GPU: from their annotation, or their application's
+profile. Does no I/O.
 
   weft.dev/solo-rate: "12.5"                units per second, on any GPU
   weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
@@ -32,8 +33,8 @@ class SoloRate(NamedTuple):
 
 
 class SoloProfiles:
-    """Profiles by application and GPU model; of several isolation modes the pod's own, if there is
-    one.
+    """Profiles of applications that run alone, by application and GPU model. If profiles with
+    several isolation modes exist, the one with the pod's own mode counts, if there is one.
 
     `version` counts replacements, after which cached rates are outdated."""
 

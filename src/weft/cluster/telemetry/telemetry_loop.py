@@ -128,7 +128,7 @@ class TelemetryLoop:
                 self.errors["", "failed"] += 1
                 self._forget(f"{type(error).__name__}: {error}")
                 if self._logged.is_new(f"failed {_kind(error)}"):
-                    log.exception("metrics: the poll failed; policies see no readings")
+                    log.exception("metrics: the poll failed; policies get no readings")
             due += self.options.interval_s
             late = clock.monotonic() - due
             if late > self.options.interval_s:
@@ -218,7 +218,7 @@ class TelemetryLoop:
             feed.put_pods(joiner.pods(answer, self._resident_of))
         for why, count in joiner.unjoined.items():
             example = joiner.examples.get(why, "")
-            text = "metrics: %d series belong to no GPU (%s), as %s"
+            text = "metrics: %d series belong to no GPU (%s), for example %s"
             self._say(f"unjoined {why}", text, count, why, example)
         why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
         return feed.snapshot(at_ns, version, why_less)
@@ -323,7 +323,10 @@ class TelemetryMetrics:
         loop = self._loop
         asked = {loop.where: 1} if loop.where else {}
         yield gauge(
-            "weft_telemetry_backend", "1: the source that the last poll asked.", asked, "backend"
+            "weft_telemetry_backend",
+            "Source of metrics that the last poll queried; always 1.",
+            asked,
+            "backend",
         )
         failed = sum(n for (_, kind), n in loop.errors.items() if kind in KINDS)
         results = {"answered": loop.answered, "failed": failed}

@@ -51,9 +51,9 @@ _HOUR_S = 3_600
 
 
 class MeteredRow(msgspec.Struct, frozen=True):
-    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, of that idle, lent and
-    borrowed, and GPUs borrowed by a queue (as in `weft queues`). None is an amount that the server
-    does not have, unset one that this grouping does not have. `cost` is unset without a price."""
+    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, GiB of it that were idle, lent
+    and borrowed, and GPUs borrowed by a queue (as in `weft queues`). None: the server lacks the
+    amount; unset: this grouping has no such amount. `cost` is unset without a price."""
 
     group: str
     gpu_hours: float
@@ -71,8 +71,8 @@ class MeteredUsage(msgspec.Struct, frozen=True):
 
     `capacity_gpu_hours` counts all GPUs, `idle_gpu_hours` the part that no pod held,
     `stranded_gpu_hours` the idle part that no typical pod could use; `lent_gib_hours` is memory
-    given beyond the GPUs' size, `used_gpu_hours` the time in which GPUs were busy. None is an
-    amount that the server does not have."""
+    given beyond the GPUs' size, `used_gpu_hours` the time in which GPUs were busy. None: the
+    server lacks the amount."""
 
     hours: float
     capacity_gpu_hours: float | None

@@ -227,7 +227,7 @@ async def test_bind_books_and_writes_once() -> None:
     assert cluster.engine.ledger.holdings["u-a"].state == "committed"
     found = load(extender.filter(WEFT, args(elastic(memory=600), ["n1", "n2"])))
     assert found["NodeNames"] == ["n1"], "it may go only where its GPUs are"
-    assert "booked on n1" in found["FailedNodes"]["n2"]
+    assert "reserved on n1" in found["FailedNodes"]["n2"]
 
 
 async def test_a_refusal_at_bind_is_normal_and_leaves_nothing() -> None:

@@ -206,7 +206,7 @@ async def test_states_in_which_nothing_is_decided() -> None:
         assert (over.state, over.text) == ("ended", "has ended (Failed) and holds nothing")
         near_ = await cluster.explain("near")
         assert near_.state == "unsupported"
-        assert "Weft may not list and watch namespaces" in near_.text
+        assert "Weft has no permission to list and watch namespaces" in near_.text
         assert "run this pod through kube-scheduler" in near_.text
         assert near_.reason == f"0/1 GPU nodes: 1 × {TEXT[Code.UNSUPPORTED]}"
         assert near_.changes == ()

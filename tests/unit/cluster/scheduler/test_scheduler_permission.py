@@ -100,7 +100,7 @@ async def test_garbage_tokens_hold_no_explanation_from_those_who_may() -> None:
         while cluster.pages._permission.waiting < most:
             await asyncio.sleep(0.005)
         status, text = await asked(cluster, base + PAGE, garbage)
-        assert (status, "too many tokens of your address" in text) == (503, True)
+        assert (status, "too many tokens from your address" in text) == (503, True)
         assert slow.hits == 1, "one address, one at a time"
         assert (await cluster.get(PAGE))[0] == 200, "this machine waits for none of them"
         slow.gate.set()
