@@ -57,7 +57,7 @@ class DeliveryLock:
 # --- values from a supervisor to its agent --------------------------------------------------------
 # Passes values from a supervisor to its agent through the environment.
 #
-# WEFT_MARK     the mark of containers about which the agent was asked
+# WEFT_MARK     the secret that the agent writes on each container that it has answered for
 # WEFT_LOCK_FD  the open file of the `DeliveryLock`
 
 
@@ -65,8 +65,8 @@ _MARK, _LOCK_FD = "WEFT_MARK", "WEFT_LOCK_FD"
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """Values from the supervisor: the `mark` on containers about which it asked the agent, and its
-    `lock`."""
+    """Values from the supervisor: its `lock`, and the `mark` that the agent writes on each
+    container that it has answered for, so that the supervisor's guard lets the container start."""
 
     mark: str
     lock: DeliveryLock
@@ -77,7 +77,7 @@ class HandedOver(msgspec.Struct, frozen=True):
 
 
 def handed_over(environment: MutableMapping[str, str]) -> HandedOver | None:
-    """Return what this process was handed; None if it has no supervisor.
+    """Return the supervisor's values from this process' environment; None without a supervisor.
 
     The variables are removed, so that processes started by the agent do not inherit them.
     """
