@@ -75,7 +75,7 @@ def test_cdi_specifications_of_other_gpus_are_named_with_the_remedy(tmp_path: Pa
     spec("var/run/cdi/nvidia.json", _0="/dev/nvidia0", _1="/dev/nvidia7")
     level, said, mend = found()
     assert level == "advice"
-    assert "nvidia.com/gpu=1 has /dev/nvidia7, GPU 1 is /dev/nvidia1" in said
+    assert "nvidia.com/gpu=1 brings /dev/nvidia7, but GPU 1 has /dev/nvidia1" in said
     assert "nvidia-ctk cdi generate" in mend
     spec("var/run/cdi/old.json", _0="/dev/nvidia0")
     assert "nvidia.com/gpu=0 is in two specifications of one folder" in found()[1]

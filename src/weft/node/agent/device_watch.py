@@ -47,7 +47,7 @@ class DeviceWatch:
         return await loop.run_in_executor(self._thread, question, self._reader)
 
     async def changed(self, since: int) -> int:
-        """Wait until `version` differs from `since`; return it."""
+        """Wait until `version` differs from `since`; return the new version."""
         async with self._change:
             await self._change.wait_for(lambda: self.version != since)
             return self.version

@@ -71,8 +71,8 @@ class MpsOptions(msgspec.Struct, frozen=True):
 
 
 def options_here(proc: Path = Path("/proc"), *, multi_user: bool = True) -> MpsOptions:
-    """Choose the options for this machine: the host's program for an agent in a container that may
-    see the host's processes; always a cgroup of its own."""
+    """Choose the options for this machine: the host's program if the agent is in a container that
+    sees the host's processes and has no such program; always a separate cgroup."""
     try:
         contained = (proc / "1/ns/mnt").readlink() != (proc / "self/ns/mnt").readlink()
     except OSError:  # not visible: not root, or a container without the host's processes
@@ -97,7 +97,7 @@ class MpsDaemon:
 
     @property
     def available(self) -> bool:
-        """True if the program exists; assumed where another command runs it."""
+        """True if the program exists; assumed to be True if `run_by` starts it elsewhere."""
         return bool(self.options.run_by) or shutil.which(self.options.program) is not None
 
     async def run(self) -> None:
@@ -207,7 +207,7 @@ class MpsDaemon:
     def _last_words(self) -> str:
         logs = sorted(self._logs.glob("*.log"))
         text = "".join(file.read_text(errors="replace") for file in logs).strip()
-        return text[-300:] or "it says nothing"
+        return text[-300:] or "its log is empty"
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 16
 
 
 class ProcessOwner(NamedTuple):
-    """A pod's UID, and the runtime's id of the container ("" for a process outside its
+    """A pod's UID, and the runtime's id of the container ("" for a process outside the pod's
     containers)."""
 
     pod_uid: str
@@ -35,8 +35,8 @@ class ProcessOwner(NamedTuple):
 
 
 def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
-    """Return the pod that owns the process, from `proc` (/proc); None if no pod does, or it has
-    ended."""
+    """Return the pod and container that own the process, from `proc` (/proc); None if no pod owns
+    it, or the process has ended."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
@@ -58,8 +58,8 @@ def pods_with_processes(proc: Path, uids: Collection[str]) -> set[str]:
 
 
 def owner_in(text: str) -> ProcessOwner | None:
-    """Return the pod and container named in the text of /proc/<pid>/cgroup; None if it names
-    none."""
+    """Return the pod and container named in the text of /proc/<pid>/cgroup; None if it names no
+    pod."""
     for line in text.splitlines():
         owner = _owner_by(line.partition(":")[2].partition(":")[2])
         if owner is not None:
