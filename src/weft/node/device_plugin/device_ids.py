@@ -33,7 +33,7 @@ def device_list(
 
 
 def gpu_of(device_id: str) -> int:
-    """Return the GPU that the ID belongs to; -1 for an ID not made here."""
+    """Return the index of the GPU that the ID belongs to; -1 for an ID not of this form."""
     index, dash, number = device_id.partition("-")
     return int(index) if dash and index.isdecimal() and number.isdecimal() else -1
 
@@ -41,7 +41,7 @@ def gpu_of(device_id: str) -> int:
 def preferred_ids(
     available: Collection[str], must: Sequence[str], size: int, gpus: Sequence[int]
 ) -> list[str]:
-    """Choose `size` of the available IDs, including those in `must`, of these GPUs if possible.
+    """Choose `size` of the available IDs, including those in `must`, from `gpus` if possible.
 
     Further IDs come from as few GPUs as possible, preferring those with just enough IDs left.
     """

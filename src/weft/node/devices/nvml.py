@@ -177,7 +177,7 @@ class NvmlReader:
         return self._health.setdefault(uuid, CardHealth())
 
     def _card(self, index: int, handle: Any) -> Iterator[GpuDevice]:
-        """Yield the card and its instances; as last known, if it does not answer."""
+        """Yield the card and its instances; if the card does not answer, as last known."""
         nvml = self._nvml
         try:
             if handle is None:
@@ -254,7 +254,7 @@ class NvmlReader:
             yield replace(card, gpu=gpu, reserved_mib=reserved, paths=paths, fault=fault, mig=named)
 
     def _migs(self, handle: Any) -> Iterator[tuple[Any, MigInstance]]:
-        """Yield the card's instances: handle and numbers."""
+        """Yield the card's MIG instances: each one's handle, and its numbers without a profile."""
         nvml = self._nvml
         most = ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
         for slot in range(most):
@@ -284,7 +284,7 @@ class NvmlReader:
     # --- what they do ---
 
     def _answering(self) -> Iterator[tuple[GpuDevice, Any, Any]]:
-        """Yield each device that answers, with its handle and its card's."""
+        """Yield each device that answers, with its handle and its card's handle."""
         nvml = self._ready()
         if not self._known:
             self.devices()
@@ -408,7 +408,8 @@ def _path(nvml: Any, first: Any, other: Any, nvlinks: int) -> str:
 
 
 def _bus(address: str) -> str:
-    """Shorten the address' domain to four digits at least: NVML uses four or eight."""
+    """Return the PCI address in lower case, its domain shortened to four digits if possible: NVML
+    uses four or eight."""
     domain, _, rest = address.lower().partition(":")
     return f"{domain.lstrip('0'):0>4}:{rest}"
 

@@ -1,4 +1,4 @@
-"""Finds by a sandbox's annotations in the runtime whether its pod has a share."""
+"""Tells from the annotations of a pod's sandbox, which the runtime has, if the pod has a share."""
 
 from weft.dialects import alnair, elastic, gpushare
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
