@@ -51,8 +51,8 @@ def rfc3339_micro(moment: datetime.datetime) -> str:
 class Backoff:
     """Delays between attempts: they double from `first_s` to `most_s`, with jitter.
 
-    Each delay is drawn between half and all of its step, so that clients that failed together do
-    not come back together.
+    Each delay is drawn between half and all of the doubled value, so that clients that failed at
+    the same time do not retry at the same time.
     """
 
     def __init__(self, first_s: float, most_s: float, rng: random.Random) -> None:
@@ -73,7 +73,7 @@ class Backoff:
 
 
 class Alarm:
-    """Calls `ring` at the time set by `at`, or slightly early, in which case the engine sets it
+    """Calls `ring` at the time set by `at`, or slightly early: then the caller must set the alarm
     again."""
 
     def __init__(self, clock: Clock, ring: Callable[[], object]) -> None:

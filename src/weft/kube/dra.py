@@ -15,8 +15,8 @@ API_PATH = f"/apis/{GROUP}/v1"
 
 
 class DeviceAttribute(Api, frozen=True, gc=False):
-    """A device's attribute: one of these fields has a value. Of the list forms only whole numbers
-    are read: NUMA nodes, the device's own first."""
+    """A device's attribute: one of these fields has a value. Of attributes that are lists, only
+    those of whole numbers are read: NUMA nodes, the device's own first."""
 
     string: str | None = None
     int_: int | None = msgspec.field(default=None, name="int")
@@ -46,7 +46,7 @@ class DeviceTaint(Api, frozen=True, gc=False):
 
 
 class SliceDevice(Api, frozen=True, gc=False):
-    """One device of a slice. `node_name` is set only if the slice leaves that to its devices."""
+    """One device of a slice. `node_name` is set only if the slice itself names no node."""
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] | None = None
@@ -122,7 +122,7 @@ class NodeFields(Api, frozen=True, gc=False):
 
 
 class ClaimNodes(Api, frozen=True, gc=False):
-    """The nodes on which a claim's devices are, if they are named."""
+    """The nodes from which a claim's devices can be used, if the allocation names nodes."""
 
     node_selector_terms: tuple[NodeFields, ...] | None = None
 
@@ -193,7 +193,7 @@ class DeviceClassSpec(Api, frozen=True, gc=False):
 
 
 class DeviceClass(Api, frozen=True, gc=False):
-    """A kind of devices that claims can ask for."""
+    """A class of devices, which claims request by its name."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeviceClassSpec = DeviceClassSpec()
