@@ -2,7 +2,7 @@
 
 Deciding never waits for the disk and never fails because of it: lines are written in the
 background, once a second. If writing fails or the file reaches its size limit, recording ends with
-one line in the log. The last line is an end record: a file without one comes from a crashed
+one line in the log. The last line is an end record: a file without end record comes from a crashed
 process.
 """
 

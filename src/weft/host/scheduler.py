@@ -154,7 +154,7 @@ class StatusPages(Pages):
         return checks
 
     def informative(self) -> list[HealthCheck]:
-        """Return the list-watches, with their last errors."""
+        """Return a check for each list-watch, with its last error."""
         return [
             HealthCheck(f"watch-{feed.resource.name}", feed.watch.last_error)
             for feed in self._live.feeds
@@ -174,7 +174,7 @@ class StatusPages(Pages):
         if refusal is not None:
             return self.problem(*refusal)
         if self._explaining >= self.options.most_explaining:
-            return self.problem(503, "too many ask for explanations at once; ask again")
+            return self.problem(503, "too many explanations are requested now; try again")
         self._explaining += 1
         try:
             async with self._explaining_one:
@@ -331,8 +331,8 @@ def _observer_options(config: Configuration) -> SlowdownObserverOptions:
 
 
 def trusts_progress(settings: TelemetrySettings) -> bool:
-    """Return True if the source of pods' progress was configured and not discovered: discovery
-    would let any user who may create a Service decide who is evicted."""
+    """Return True if the source of pods' progress is configured, or discovered only in configured
+    namespaces: otherwise any user who may create a Service could decide who is evicted."""
     return not settings.discover or bool(settings.namespaces)
 
 
