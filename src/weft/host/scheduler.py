@@ -161,7 +161,7 @@ class StatusPages(Pages):
         ]
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """Answer explanations of pods."""
+        """Answer requests for explanations of pods."""
         match request.path.split("/"):
             case ["", "explain", "pods", namespace, name] if namespace and name:
                 return await self._explain(request, namespace, name)

@@ -73,8 +73,8 @@ class Background:
 
 
 class Kept:
-    """Runs a part for ever: a failure does not affect other parts. `broken` counts restarts by
-    `name`."""
+    """Keeps a part running, by restarting it after failures, which do not affect other parts.
+    `broken` counts restarts by `name`."""
 
     def __init__(
         self, name: str, runnable: Runnable, broken: Counter[str], log: logging.Logger

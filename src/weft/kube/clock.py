@@ -81,8 +81,8 @@ class Alarm:
         self._at_ns = 0
 
     def at(self, at_ns: int) -> None:
-        """Set the alarm to this time of the clock's `monotonic`, ns, unless an earlier one is
-        set."""
+        """Set the alarm to this time of the clock's `monotonic`, in nanoseconds, unless it is set
+        to an earlier time."""
         now_ns = int(self._clock.monotonic() * 1e9)
         if now_ns < self._at_ns <= at_ns:
             return

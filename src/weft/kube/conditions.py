@@ -67,7 +67,7 @@ class ConditionOptions(msgspec.Struct, frozen=True):
 
 
 class _LastText(NamedTuple):
-    """The last text written to a pod, the time, and whether `interval_s` had not passed yet."""
+    """The last text written to a pod, when, and whether that was before `interval_s` had passed."""
 
     text: str
     at_s: float
@@ -117,7 +117,7 @@ class ConditionWriter:
         return True
 
     def forget(self, uid: str) -> None:
-        """Forget which text was last written to the pod, so that the next one is written."""
+        """Forget which text was last written to the pod, so that the next text counts as new."""
         self._last.pop(uid, None)
 
     def _is_news(self, pod: Pod, reason: str, text: str) -> bool:

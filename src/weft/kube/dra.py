@@ -32,7 +32,7 @@ class DeviceCapacity(Api, frozen=True, gc=False):
 
 
 class CountersUse(Api, frozen=True, gc=False):
-    """consumesCounters: the counter set from which a partition takes."""
+    """One entry of consumesCounters: the set of counters from which a device takes amounts."""
 
     counter_set: str = ""
 
@@ -58,7 +58,7 @@ class SliceDevice(Api, frozen=True, gc=False):
 
 
 class ResourcePool(Api, frozen=True, gc=False):
-    """The pool of a slice, and the number of slices that makes this generation complete."""
+    """The pool of a slice, its generation, and the number of slices of a complete generation."""
 
     name: str = ""
     generation: int = 0
@@ -109,7 +109,7 @@ class AllocatedDevices(Api, frozen=True, gc=False):
 
 
 class NodeField(Api, frozen=True, gc=False):
-    """One requirement of matchFields; a claim is bound to a node by its `metadata.name`."""
+    """One requirement of matchFields: devices of one node require the node's `metadata.name`."""
 
     key: str = ""
     values: tuple[str, ...] | None = None

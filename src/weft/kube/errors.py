@@ -11,7 +11,7 @@ _MOST_SHOWN = 500
 
 
 class ApiError(WeftError):
-    """The API server answered with an error. `status` is its decoded answer.
+    """The API server answered with an error. `status` is the decoded answer.
 
     `retry_after_s` is the wait that the server asked for (0 for none).
     """

@@ -132,7 +132,7 @@ async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lea
     schedulerNames, as both would assign the same GPUs.
 
     kube-scheduler and schedulers built from it hold a Lease of their name in kube-system, the only
-    Leases that Weft's Role lets it read. A scheduler without one is not noticed. `own_lease` is
+    Leases that Weft's Role lets it read. A scheduler without a Lease is not noticed. `own_lease` is
     shared by Weft's replicas.
     """
     for name in scheduler_names:

@@ -101,8 +101,8 @@ def dialects_with_resources() -> tuple[str, ...]:
 
 
 def advertised_unasked() -> tuple[str, ...]:
-    """Return the dialects advertised by default: without systems whose own device plugins run next
-    to Weft."""
+    """Return the dialects advertised by default, which excludes systems whose own device plugins
+    run next to Weft."""
     beside = {system.name for system in ALL if system.served_by_itself}
     return tuple(name for name in dialects_with_resources() if name not in beside)
 
@@ -320,7 +320,8 @@ class Accounting:
         return body
 
     def _just_listed(self) -> set[str]:
-        """Return the resources that the kubelet has received but not yet reported."""
+        """Return the resources whose lists of devices the kubelet has received, but has probably
+        not reported to the API server yet."""
         now_s = self._client.clock.monotonic()
         return {
             name

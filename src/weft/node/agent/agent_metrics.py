@@ -18,7 +18,7 @@ from weft.node.nri.plugin import NriPlugin
 
 
 class DeliveryMetrics(Collector):
-    """Containers by outcome, evictions, and the connection to the container runtime."""
+    """Metrics of containers by outcome, of evictions, and of the connection to the runtime."""
 
     def __init__(
         self, delivery: Delivery, evictions: Evictions, plugin: NriPlugin, closed: FailClosed

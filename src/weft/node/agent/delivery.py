@@ -280,7 +280,7 @@ class Delivery:
     # --- pods that are gone ---
 
     async def run(self) -> None:
-        """Look periodically for pods that are gone, until cancelled."""
+        """Release periodically the shares of pods that are gone, until cancelled."""
         while True:
             await asyncio.sleep(self._options.look_s)
             await self._forget_gone()

@@ -52,14 +52,14 @@ class MpsOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `folder`: the same path on the host and for the agent, since it is mounted into containers; in
-    /run, where shared memory is allowed. `program`: the driver's; it must match the driver's
+    /run, where shared memory is allowed. `program`: the driver's control program, of the driver's
     version. `run_by`: a command prefix, such as `nsenter …` for an agent in a container, as the
     driver's program is on the host. `own_shm`: whether the daemon gets its own /dev/shm; required
     if containers use it, and needs the right to mount. `cgroups`: where cgroupfs is, as the daemon
     sees it; the daemon moves itself to `weft-mps` there, so that it does not end with the agent's
     cgroup. "" leaves it where it is. `multi_user`: whether programs of all users share one server.
-    Without it a server takes programs of one user id only, and those of another user hang until it
-    has ended: containers run as many users.
+    Without it a server takes programs of one user id only, and another user's programs hang until
+    the server has ended; but containers run as many users.
     """
 
     folder: Path = Path("/run/weft/mps")
@@ -82,7 +82,7 @@ def options_here(proc: Path = Path("/proc"), *, multi_user: bool = True) -> MpsO
 
 
 class MpsDaemon:
-    """Keeps the daemon running. Run `run()` as a task.
+    """Keeps the MPS daemon running. Run `run()` as a task.
 
     `ready` is True while the daemon answers; `problem` says why it does not; `starts` counts its
     starts. `listeners` are called when `ready` changes.

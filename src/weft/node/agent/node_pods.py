@@ -63,7 +63,7 @@ class RunningStatus(PodStatus, frozen=True, gc=False):
 
 
 class PodOnNode(PodManifest, frozen=True, gc=False):
-    """A pod on its node."""
+    """A pod as the agent of its node reads it."""
 
     metadata: OwnedMeta = OwnedMeta()
     status: RunningStatus = RunningStatus()
@@ -103,7 +103,7 @@ learns of pods at once and starts their containers."""
 
 
 class NodePod(msgspec.Struct, frozen=True):
-    """A pod of this node. `uid` is the one that the runtime uses.
+    """A pod of this node. `uid` is the UID that the runtime uses.
 
     `asks` says whether it requests no GPU (`nothing`), a `share` delivered here, or GPUs that
     another plugin delivers (`foreign`). `record` says what it gets; `derived` is True if that was
@@ -243,8 +243,8 @@ class NodePods:
             tasks.create_task(self._follow_pods())
 
     async def known(self, uid: str, within_s: float) -> NodePod | None:
-        """Return the pod; wait up to `within_s` seconds for an unknown one, if the API server
-        answers."""
+        """Return the pod with this UID; if it is unknown and the API server answers, wait for it up
+        to `within_s` seconds. None if it stays unknown."""
         pod = self._pods.get(uid)
         if pod is not None or self.problem:
             return pod

@@ -41,8 +41,8 @@ def offer_of(
     closed: FailClosed,
     configuring: Configuring | None = None,
 ) -> AgentOffer | None:
-    """Return the offer through this plugin; None until it has registered and the fail-closed trial
-    is over."""
+    """Return what this node offers through the plugin; None until the plugin has registered and the
+    fail-closed trial is over."""
     if not plugin.registrations or closed.trial is None:
         return None
     because, drop_in = closed.open_because, configuring.drop_in if configuring else None

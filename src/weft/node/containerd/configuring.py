@@ -31,7 +31,7 @@ many containers takes about as long."""
 
 
 class ConfiguringOptions(msgspec.Struct, frozen=True):
-    """`socket`: containerd's. `state`: the file that records what was tried. `end_s`,
+    """`socket` is containerd's. `state`: the file that records what was tried. `end_s`,
     `come_back_s`: seconds allowed for containerd to end, and to return and pass a trial."""
 
     socket: Path

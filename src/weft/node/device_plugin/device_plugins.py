@@ -164,7 +164,7 @@ class ResourceServer:
         self._server: aio.Server | None = None
 
     async def restart(self) -> None:
-        """Serve on a new socket, and register."""
+        """Serve on a new socket, and register with the kubelet."""
         await self.stop()
         self.socket.unlink(missing_ok=True)
         server = aio.server()

@@ -48,7 +48,8 @@ def fault_of_xid(xid: int) -> str:
 
 
 class CardSigns(NamedTuple):
-    """Signs of a card's health; None if card or driver do not report them."""
+    """Signs of a card's health: its energy counter, and whether the driver says that it needs no
+    action; None if that is not reported."""
 
     energy_j: float | None = None
     needs_nothing: bool | None = None

@@ -58,8 +58,8 @@ class NvmlReader:
         """Raises `DeviceError` if there is no NVML or no driver.
 
         With `on_late_driver` the driver may be installed later: until then each reading raises
-        `DeviceError`. It is called if a driver was installed whose library this process cannot see,
-        as in a container created before; after a restart it can.
+        `DeviceError`. `on_late_driver` is called if a driver was installed whose library this
+        process cannot see before a restart, as in a container created earlier.
         """
         self._open, self._root, self._now_s = open_library, root, now_s
         self._on_late_driver = on_late_driver

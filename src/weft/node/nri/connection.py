@@ -71,7 +71,8 @@ class RuntimeConnection:
         self._stream = 1
 
     async def run(self) -> None:
-        """Read until the runtime closes; `BrokenFrameError` or `OSError` if it ends otherwise.
+        """Read until the runtime closes the connection; `BrokenFrameError` or `OSError` if it ends
+        otherwise.
 
         Afterwards no call is being answered, and the connection is closed.
         """

@@ -12,8 +12,8 @@ _MARKS = (DELIVERY, PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAIN
 
 
 def says_ours(pod: nri.PodSandbox) -> bool:
-    """Return True if the pod's annotations say that it has a share: the pod requires the agent's
-    plugin, or a scheduler has written a GPU."""
+    """Return True if the pod's annotations say that it has a share: they require the agent's
+    plugin, or contain a scheduler's choice of a GPU."""
     return any(
         key.startswith(_MARKS) or (key.startswith(_REQUIRED) and PLUGIN in text)
         for key, text in pod.annotations.items()

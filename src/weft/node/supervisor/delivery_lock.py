@@ -21,7 +21,8 @@ _LOOK_S = 0.02
 
 
 class DeliveryLock:
-    """The lock, not held at first. `fd` is the open file, which an agent may inherit."""
+    """The lock for delivering on a node; not held at first. `fd` is the open file, which an agent
+    may inherit."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -37,7 +38,7 @@ class DeliveryLock:
             raise BadInputError(str(file), f"can't be locked: {error.strerror}") from error
 
     def take(self) -> bool:
-        """Try to take the lock; return True if it is held now."""
+        """Try to take the lock; return True if this process holds it now."""
         if not self.held:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +48,7 @@ class DeliveryLock:
         return True
 
     async def taken(self) -> None:
-        """Wait until the lock is held."""
+        """Wait until this process holds the lock."""
         if not self.take():
             log.info("standing by: another agent delivers on this node")
         while not self.take():
