@@ -1,6 +1,6 @@
 """Runs one scheduler process from start to end, with its extender and pages.
 
-    start ──▶ follower: synced, ready, answers questions
+    start ──▶ follower: synced, ready, answers requests
                 │ acquires the lease (or leads at once, without one)
                 ▼
               leader: lists again, decides, binds ──▶ the lease is lost ──▶ LeadershipLostError

@@ -1,4 +1,4 @@
-"""Time and chance, as values that tests can replace."""
+"""Clocks, timers and random delays, which tests can replace."""
 
 import asyncio
 import datetime

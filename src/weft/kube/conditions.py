@@ -24,8 +24,8 @@ MESSAGE_BYTES = 4096
 
 
 ANOTHER_POD = 422
-"""HTTP status of a PATCH that names another uid: to the API server it is invalid, not a
-conflict."""
+"""HTTP status of the answer to a PATCH that names another uid: to the API server such a PATCH is
+invalid, not a conflict."""
 
 
 def transition_time(clock: Clock) -> str:

@@ -1,8 +1,8 @@
 """Dynamic resource allocation: devices in ResourceSlices, and the claims that hold some of them.
 
 Group `resource.k8s.io/v1`, in Kubernetes 1.34 and later. Field names are Kubernetes' own. Of a
-claim only the allocation and the device classes are read: how to allocate it is for its scheduler
-to decide.
+claim only the allocation and the device classes are read: which devices to allocate is decided by
+the scheduler of the claim's pod.
 """
 
 import msgspec

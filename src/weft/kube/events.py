@@ -1,4 +1,4 @@
-"""Writes Kubernetes events without floods: repeated events are counted, quickly changing delayed.
+"""Writes Kubernetes events without floods: repeated events are counted, changing ones delayed.
 
 For one object and reason there is at most one write in `interval_s`: the first event is written at
 once; the same text again increments a counter (a *series*); another text waits, and only the latest

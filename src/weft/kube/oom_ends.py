@@ -2,7 +2,7 @@
 
 No exit code means "out of GPU memory". The evidence is the container's own message
 (`state.terminated.message`: its termination log, or its last log lines with
-terminationMessagePolicy FallbackToLogsOnError), or an annotation by an agent that saw it:
+terminationMessagePolicy FallbackToLogsOnError), or an annotation by a program that saw it end:
 
     weft.dev/out-of-memory: {"end": "…", "peak_mib": 9000}
 

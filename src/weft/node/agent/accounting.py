@@ -1,15 +1,15 @@
 """Keeps the node's GPU resources in its status, from which the kubelet admits pods.
 
-A kubelet refuses pods beyond what its node advertises, and keeps values written by others over its
+A kubelet refuses pods beyond what its node advertises, and keeps what other clients wrote over its
 restarts. So the sums of the node's cards, in the units of each enabled dialect, are written once,
 and again when they differ: a card was added, removed or broke, or another client changed the
 status. `weft.dev/advertises` names the resources that belong to the agent; all others are left
 alone, in particular those served by another system's device plugin.
 
 The kubelet itself writes resources of the agent's own device plugins, every ten seconds: after its
-restart it first writes zero, and the number ten seconds later. The agent writes the number in
-between, once the kubelet has the list (`kubelet_has`); a different value written by the kubelet
-later is kept.
+restart it first writes zero, and the correct number ten seconds later. The agent writes that number
+in between, once the kubelet has the list of devices (`kubelet_has`); a different value written by
+the kubelet later is kept.
 
 Removing a resource, unlike setting it to zero, ends no pod that uses it: a restarting kubelet
 admits such pods again.

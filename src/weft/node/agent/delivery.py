@@ -9,7 +9,8 @@
                                          the pod is known
 
 The record in the sandbox's annotations comes first: the kubelet passes it on, so containers start
-while the API server is unreachable. The requests of such a pod are checked once it is known.
+while the API server is unreachable. The requests of such a pod are checked once the API server has
+reported it.
 
 The runtime says which pods hold GPUs: those with a container that was given its share, until their
 sandbox stops. But containerd does not report the end of sandboxes older than its own restart. So a

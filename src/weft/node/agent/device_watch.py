@@ -1,7 +1,7 @@
 """Reads the machine's GPUs for all parts of the agent, on one thread, and announces changes.
 
-NVML's calls block, and one to a failing GPU may block for seconds: only the part that asked waits
-for it.
+NVML's calls block, and a call to a failing GPU may block for seconds: only the part of the agent
+that made the call waits.
 """
 
 import asyncio

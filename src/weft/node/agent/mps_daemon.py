@@ -4,11 +4,11 @@
 <folder>/shm    /dev/shm of the daemon and these containers only
 <folder>/log    its log files
 
-Ending the daemon ends its servers, and with them every program that uses them. So it does not
-belong to the agent's process: it runs in a session and cgroup of its own, survives an upgrade of
-the agent, and the next agent finds it by its sockets. `stop` ends it when Weft is uninstalled. A
-daemon that died is restarted in the same folder; one that runs but does not answer is left alone,
-as its programs may still work.
+Ending the daemon ends its servers, and with them every program that uses them. So the daemon does
+not belong to the agent's process: it runs in a session and cgroup of its own, survives an upgrade
+of the agent, and the next agent finds it by its sockets. `stop` ends it when Weft is uninstalled. A
+daemon that died is restarted in the same folder; a daemon that runs but does not answer is left
+alone, as its programs may still work.
 """
 
 import asyncio

@@ -4,10 +4,10 @@ a Binding of Weft's                          the delivery record is in the pod's
 another system's scheduler, an older Weft    derived from the pod's other annotations and the
                                              node's reported GPUs
 
-A record in an annotation is accepted only as far as the pod's requests and placement justify it:
-without admission policies, any user may have written it. It does not change once a container may
-have been given its GPUs: later edits of annotations have no effect. (When the node's reported GPUs
-change, derived records are derived again.)
+A record in an annotation is accepted only if the pod's requests and placement justify it: without
+admission policies, any user may have written it. An accepted record does not change, as a container
+may have been given its GPUs: later edits of annotations have no effect. (When the node's reported
+GPUs change, derived records are derived again.)
 """
 
 import asyncio

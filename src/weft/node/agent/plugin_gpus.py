@@ -2,9 +2,9 @@
 object.
 
 The kubelet lists pods by name, without UIDs. So a pod is reported only if its status showed that it
-was admitted before the kubelet was asked, and the answer has only one pod of its name: it never
-gets the devices of an earlier pod with that name. A report stays true while the pod exists, so an
-earlier agent's report stays until the kubelet has answered.
+was admitted before the kubelet was asked, and the answer has only one pod of its name: so devices
+of an earlier pod with that name are never reported for it. A report stays true while the pod
+exists, so an earlier agent's report stays until the kubelet has answered.
 
 The number of devices for each card is counted from all that the plugin offers. While the plugin
 offers no device of a card (it restarts, or the card is unhealthy), the last known number is used.

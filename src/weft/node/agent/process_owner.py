@@ -1,7 +1,7 @@
 """Finds the pod and container that own a process, by its cgroup.
 
-The kubelet puts every container below a cgroup that names its pod's UID. Its spelling depends on
-the kubelet's cgroup driver, and the container's part on the runtime:
+The kubelet puts every container below a cgroup that names its pod's UID. The path's spelling
+depends on the kubelet's cgroup driver, and the container's part of it on the runtime:
 
 cgroupfs   /kubepods/burstable/pod<uid>/<id>                       (cri-o: crio-<id>)
 systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/
@@ -10,8 +10,8 @@ systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.
 In a slice's name the UID's `-` are `_`. The part before varies (a kubelet's own cgroup root, a
 kubelet that is itself in a container, a path relative to the agent's cgroup namespace) and is
 ignored. If a path names several pods, the outermost counts: below its own cgroup a container can
-choose names itself. cgroup v1 has a line for each controller, v2 one, a hybrid both: the first that
-names a pod counts.
+choose names itself. /proc/<pid>/cgroup has a line for each controller with cgroup v1, one line with
+v2, and both in a hybrid: the first line that names a pod counts.
 """
 
 import re

@@ -7,9 +7,9 @@ checked later:
 
 the runtime knows CDI   Allocate: a new CDI name without a meaning yet
                         PreStart: the name gets the meaning of the container's record
-it does not             Allocate: the environment of the only possible container: one without
-                        devices, that requests this many and that the kubelet is admitting; if
-                        several would get different things, no GPU is visible
+it does not know CDI    Allocate: the environment of the only possible container, which has no
+                        devices yet, requests this many, and is being admitted by the kubelet; if
+                        several containers would get different shares, no GPU is visible
                         PreStart: refused, and the pod evicted, if the guess was wrong
 
 Either way a container starts with what its own record says, or not at all; the kubelet retries a
@@ -46,8 +46,8 @@ _WAIT_S = 2.0
 _LOOKS, _LOOK_S = 20, 0.05
 _REMEMBERED = 10_000
 _ONE_BY_ONE = 2
-"""How many pods the kubelet is asked about one by one, before it is asked for all: its rate is
-limited."""
+"""Most pods about which the kubelet is asked one by one before it is asked for all: it limits the
+rate of requests."""
 
 
 class NotAttributedError(WeftError):

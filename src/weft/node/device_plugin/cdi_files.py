@@ -1,9 +1,9 @@
 """CDI specifications of single containers: a name means nothing until its file is written.
 
 The kubelet passes a CDI name on to the container runtime, which resolves it when it creates the
-container, and creates none whose name it cannot resolve. So a share can be decided after Allocate,
-and a container without its share does not start. A name is never reused for a second container, so
-that whatever a runtime caches stays valid.
+container, and creates no container if it cannot resolve the name. So a share can be decided after
+Allocate, and a container without its share does not start. A name is never reused for a second
+container, so that whatever a runtime caches stays valid.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A kubelet counts a resource by its devices and accepts no list beyond 4 MiB. Which IDs it picks does
 not decide which GPU a container gets: that was decided before. Still, IDs of the GPU assigned to
-the next pod are preferred, because the kubelet aligns CPUs with their NUMA nodes.
+the next pod are preferred, because the kubelet aligns CPUs with the NUMA nodes of these IDs.
 """
 
 import heapq

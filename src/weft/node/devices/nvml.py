@@ -1,8 +1,8 @@
 """The machine's GPUs through NVML: a `DeviceReader`.
 
-A card's constant facts are read once, its presence and health each time. A card that no longer
-answers stays known and is out of service. If NVML as a whole fails (the driver is being replaced),
-it is opened again at the next reading.
+A card's constant facts are read once, its presence and health at each reading. A card that no
+longer answers stays known and is out of service. If NVML as a whole fails (the driver is being
+replaced), it is opened again at the next reading.
 """
 
 import time
@@ -38,7 +38,8 @@ from weft.node.devices.xid_watch import XidWatch
 
 _DRIVER = "proc/driver/nvidia/version"
 _RECOVERY_ACTION = 230
-"""The field in which drivers since 570 report the action a card needs to recover; 0 is none."""
+"""NVML's number of the field in which drivers since 570 report the action that a card needs to
+recover; the field's value 0 means none."""
 
 
 class NvmlReader:

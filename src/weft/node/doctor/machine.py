@@ -1,5 +1,5 @@
-"""Checks of a GPU node's machine. Each takes the root of the file system, so that it can run in a
-container with the host's files mounted, and in tests."""
+"""Checks of a GPU node's machine. Each check gets the file system's root (or /proc), so that it can
+run in a container with the host's files mounted, and in tests."""
 
 import re
 import tomllib

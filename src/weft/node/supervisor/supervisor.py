@@ -3,7 +3,7 @@
 start ──▶ runs ──▶ killed by a signal ──▶ start: at once, then after 0.25, 0.5 … 5 s
             ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
             │                           that is refused, a driver that needs a new container)
-            └──▶ SIGTERM to it ────────▶ forwarded to the agent, which is waited for
+            └──▶ SIGTERM arrives ──────▶ forwarded to the agent, which is waited for
 """
 
 import asyncio
@@ -27,9 +27,9 @@ log = logging.getLogger("weft.agent")
 
 
 class SupervisorOptions(msgspec.Struct, frozen=True):
-    """`first_delay_s`, `most_delay_s`: shortest and longest delay before an agent that was killed
-    soon after its start is started again. `well_s`: an agent killed later than this many seconds
-    after its start is restarted without delay."""
+    """`first_delay_s`, `most_delay_s`: shortest and longest delay before a restart, if agents were
+    killed twice or more in a row soon after their start. `well_s`: from this many seconds after its
+    start on, an agent's end does not count as soon."""
 
     first_delay_s: float = 0.25
     most_delay_s: float = 5.0
