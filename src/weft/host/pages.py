@@ -179,7 +179,7 @@ class Pages:
         if other is not None:
             return other
         pages = ", ".join((*self._pages, *self.other_paths))
-        return self.problem(404, f"there is no such page; there are {pages}")
+        return self.problem(404, f"there is no such page; the pages are {pages}")
 
     async def _alive(self, request: web.BaseRequest) -> HttpAnswer:
         verbose = "verbose" in request.query

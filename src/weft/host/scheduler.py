@@ -81,7 +81,7 @@ from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
 
-_NOT_READY = "this Weft is still reading the cluster; ask again in some seconds"
+_NOT_READY = "this process is still reading the cluster; ask again in some seconds"
 
 
 class StatusPages(Pages):

@@ -135,8 +135,8 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
         served = foreign.intersection(_names_of((name,), settings.units))
         if served:
             log.warning(
-                "%s is served by another device plugin: no resource of %s is advertised; remove "
-                "that plugin and restart the agent to change this",
+                "%s is served by another device plugin: no resource of dialect %s is advertised; "
+                "remove that plugin and restart the agent to change this",
                 ", ".join(sorted(served)),
                 name,
             )

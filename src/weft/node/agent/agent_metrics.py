@@ -54,7 +54,7 @@ class PartMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
-        text = "Parts of the agent that failed and were restarted."
+        text = "Restarts of parts of the agent that had failed, by part."
         yield counter("weft_agent_part_restarts", text, self._broken, "part")
 
 

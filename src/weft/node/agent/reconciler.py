@@ -119,7 +119,7 @@ def _of_container(
             if others and all(promised):
                 differs(
                     ANOTHERS_GPU,
-                    f"was given {', '.join(others)} by {resource}'s device plugin; its share is of "
+                    f"was given {', '.join(others)} by {resource}'s device plugin; its share is on "
                     f"{', '.join(sorted(promised))}",
                 )
     return differing
