@@ -67,7 +67,7 @@ class ConditionOptions(msgspec.Struct, frozen=True):
 
 
 class _LastText(NamedTuple):
-    """The last text written to a pod, when, and whether that was before `interval_s` had passed."""
+    """The last text written to a pod, when, and whether that was sooner than the interval allows."""
 
     text: str
     at_s: float

@@ -212,7 +212,7 @@ class NodeIsolation:
 
 
 class HookCleaner:
-    """Removes files left by containers with isolation mode `hook`. Run `run()` as a task.
+    """Removes files left by containers with isolation mode "hook". Run `run()` as a task.
 
     `pods` returns the UIDs of the node's pods; None while they are unknown.
     """
