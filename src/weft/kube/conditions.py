@@ -67,7 +67,7 @@ class ConditionOptions(msgspec.Struct, frozen=True):
 
 
 class _LastText(NamedTuple):
-    """The last text written to a pod, when, and whether that was sooner than the interval allows."""
+    """The last text written to a pod, when, and whether that was before the interval had ended."""
 
     text: str
     at_s: float

@@ -87,7 +87,7 @@ class MessageReader:
                 text = f"a message has {length:,} bytes; at most {MOST_BODY_BYTES:,} are read"
                 raise BrokenFrameError(text)
             if kind != self._expected[connection]:
-                text = f"a message has type {kind} on connection {connection}"
+                text = f"a message on connection {connection} has type {kind}"
                 raise BrokenFrameError(f"{text}, not {self._expected[connection]}")
             end = _MESSAGE.size + length
             if len(stream_bytes) < end:
