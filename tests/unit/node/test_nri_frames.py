@@ -87,8 +87,8 @@ def test_no_frame_is_larger_than_the_runtime_reads() -> None:
 @pytest.mark.parametrize(
     ("wire", "why"),
     [
-        ("00000001 00500000", "a frame of 5,242,880 bytes"),
-        ("00000001 0000000a 00400001 00000001 0100", "a message of 4,194,305 bytes"),
+        ("00000001 00500000", "a frame has 5,242,880 bytes"),
+        ("00000001 0000000a 00400001 00000001 0100", "a message has 4,194,305 bytes"),
         ("00000001 0000000a 00000000 00000001 0300", "on connection 1 has type 3, not 1"),
         ("00000002 0000000a 00000000 00000001 0100", "on connection 2 has type 1, not 2"),
     ],
