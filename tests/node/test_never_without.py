@@ -327,7 +327,7 @@ def test_without_a_validator_the_guard_has_containers_wait_for_a_killed_agent(
         (shared,) = (pod for pod in found if pod["metadata"]["name"] == "waits-0")
         is_exact(node, gpus, shared, record_of(shared))
         told = [event["message"] for event in node.api.list("Event", namespace)]
-        assert any("the agent of this node is away" in message for message in told), told
+        assert any("the agent on this node is not running" in message for message in told), told
         assert successor.end() == 0
     finally:
         dying.kill()

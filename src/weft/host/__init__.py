@@ -1,7 +1,6 @@
-"""Processes: one shell, and each process as the list of its parts.
+"""Builds and runs Weft's processes from their parts: scheduler, agent, shadow runs, webhook.
 
-In: starting, restarting and closing parts, the pages that each process serves, and the composition
-of the scheduler with its extender, the agent, shadow runs and the webhook. Out: what the parts do
-(`cluster/`, `node/`), and options and exit codes (`cli/`). Parts do not depend on the shell: they
-have a `run`, or a `start` and a `close`.
+In: starting, restarting and closing parts (`Shell`), the pages that each process serves, and the
+composition of each process. Out: what the parts do (`cluster/`, `node/`), and options and exit
+codes (`cli/`). Parts do not depend on the shell: they have a `run`, or a `start` and a `close`.
 """

@@ -262,7 +262,7 @@ def _end_for_driver(stop: asyncio.Event) -> None:
 def reader_of(hosting: AgentHosting, on_late_driver: Callable[[], None]) -> DeviceReader:
     """Return a reader of the machine's GPUs, or of those that a file simulates.
 
-    If the driver is missing, the reader reports no GPUs until one is installed.
+    If the driver is missing, every reading fails until a driver is installed.
     """
     if hosting.devices != NVML:
         return FakeReader(Path(hosting.devices), hosting.node_name)
@@ -273,12 +273,12 @@ def reader_of(hosting: AgentHosting, on_late_driver: Callable[[], None]) -> Devi
         return NvmlReader(on_late_driver=on_late_driver)
     except DeviceError as error:
         raise BadInputError(
-            "--devices nvml", f"{error}; name a file that simulates GPUs"
+            "--devices nvml", f"{error}; or name a file that simulates GPUs"
         ) from error
 
 
 class Composition:
-    """The agent with its parts, connected to each other."""
+    """The agent and its parts, built and connected to each other."""
 
     def __init__(
         self,
@@ -478,9 +478,9 @@ class Composition:
         return checks | {part: self._unheard}
 
     def _unheard(self) -> str:
-        """Return why no runtime or kubelet asks for shares; "" while one does.
+        """Return why neither runtime nor kubelet asks for shares; "" while one of them does.
 
-        A standby agent counts as ready: the agent that it is to replace only ends after that.
+        A standby agent counts as ready: the agent that it is to replace ends only once it is ready.
         """
         if self.agent.stands_by or self._delivers():
             return ""
@@ -540,7 +540,7 @@ def _accounting_of(config: Configuration, hosting: AgentHosting) -> AccountingSe
 
 
 def _promised_permille(config: Configuration) -> int:
-    """Return the memory of a card that may be promised, in thousandths of it."""
+    """Return how much of a card's memory may be promised to pods, in thousandths."""
     return round(1000 * max(config.limits.overcommit, config.limits.harvest))
 
 

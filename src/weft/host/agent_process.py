@@ -28,8 +28,8 @@ _LOOKS_AGAIN_S = 0.02
 
 
 class AgentHosting(msgspec.Struct, frozen=True):
-    """Options of the command line, in addition to the configuration; `handed` comes from a
-    supervisor."""
+    """Options of the command line, in addition to the configuration; `handed` are values from a
+    supervisor, None without one."""
 
     node_name: str
     devices: str
@@ -46,17 +46,17 @@ class AgentHosting(msgspec.Struct, frozen=True):
     proc: Path = Path("/proc")
     handed: HandedOver | None = None
     configuring: Path | None = None
-    """File in which the agent records how it configured the runtime; None if it may not configure
-    it."""
+    """File in which the agent records how it configured the container runtime; None if the agent
+    may not configure the runtime."""
 
 
 class NodeAgent:
     """Runs `early` parts from the start, and `parts` once GPUs and pods are known.
 
-    If the API server does not answer, pods are awaited for at most `patience_s` seconds: shares in
-    delivery records can be delivered without it. `broken` counts the restarts of each part;
-    `started` is True once all parts run. `turn` returns once no other agent delivers on this node;
-    until then `stands_by` is True.
+    GPUs and pods are awaited for at most `patience_s` seconds: shares in delivery records can be
+    delivered without the API server. `broken` counts the restarts of each part; `started` is True
+    once all parts run. `turn` returns once no other agent delivers on this node; until then
+    `stands_by` is True.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class NodeAgent:
                 self.stands_by = False
 
     async def _known(self) -> None:
-        """Wait until GPUs and pods have been read, or the API server does not answer, but for a
-        limited time."""
+        """Wait, for a limited time, until the GPUs have been read, and the pods too unless the API
+        server does not answer."""
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._devices.changed(0)

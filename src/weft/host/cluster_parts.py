@@ -67,7 +67,8 @@ class ExtenderPart:
 
 
 class SettledMemory:
-    """Excludes objects read at the start from garbage collection, which then takes less time."""
+    """Excludes Python objects that exist at the start from garbage collection, which then takes
+    less time."""
 
     async def start(self) -> str:
         """Collect once, then freeze all remaining objects."""
@@ -95,11 +96,11 @@ class PredictionsPart(Background):
 
 
 class TypicalPodsPart(Background):
-    """Keeps the statistics of typical pods up to date."""
+    """Keeps the statistics of typical pods, which policies read, up to date."""
 
     def __init__(self, typical: TypicalInput) -> None:
         self._input = typical
-        super().__init__("counting usual pods", self._input.run)
+        super().__init__("counting typical pods", self._input.run)
 
     async def start(self) -> str:
         """Count typical pods now, and then periodically."""

@@ -2,7 +2,7 @@
 
 Deciding never waits for the disk and never fails because of it: lines are written in the
 background, once a second. If writing fails or the file reaches its size limit, recording ends with
-one line in the log. The last line is an end record: a file without one comes from a crashed
+one line in the log. The last line is an end record: a file without end record comes from a crashed
 process.
 """
 
@@ -31,7 +31,7 @@ _MOST_WAITING = 64 * 1024 * 1024  # bytes not yet written; beyond that the disk 
 class Recording(Background):
     """Records every event that the cluster handles and its decisions, from this part's start on.
 
-    `most_mib` limits the size of the file and its signals together; 0: no limit.
+    `most_mib` limits the size of the file and of the signals stored next to it; 0: no limit.
     """
 
     def __init__(self, live: ClusterView, header: Header, path: Path, most_mib: int = 0) -> None:

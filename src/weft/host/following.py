@@ -1,4 +1,4 @@
-"""Follows a cluster read-only: it is read and kept up to date, and nothing is decided or
+"""Follows a cluster read-only: its state is read and kept up to date, and nothing is decided or
 written."""
 
 from collections.abc import AsyncIterator

@@ -26,7 +26,8 @@ _BAD = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError
 
 
 def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> list[Measurements]:
-    """Read the measurements of each file, by source; only those in `sources` if any are named."""
+    """Return the measurements in these files, one element for each source of data; only those of
+    `sources` if any are named."""
     measured: list[Measurements] = []
     for path in paths:
         body = read_bytes(path)
@@ -60,7 +61,7 @@ def read_interference(path: Path, where: str = "") -> InterferenceTable:
     """Read a table `{application: {co_resident: slowdown}}`, predictions, or a predictor trained by
     Weft.
 
-    `BadInputError` names the file, after `where`, the setting that names it.
+    `BadInputError` names the file and, before it, `where`: the setting that names the file.
     """
     place = place_of(where, path)
     body = _read(path, place)
@@ -89,8 +90,8 @@ def read_predictor(body: bytes, place: str) -> PredictorFile:
 
 
 def table_in(body: bytes, place: str) -> InterferenceTable:
-    """Decode a table of slowdowns, which then applies to every GPU model, or a table of
-    predictions."""
+    """Decode a table of slowdowns, which applies to every GPU model, or a table of predictions;
+    `BadInputError` names `place`."""
     try:
         decoded = msgspec.json.decode(body)
         if isinstance(decoded, dict) and "classes" in decoded:
@@ -131,7 +132,7 @@ def _text(body: bytes, path: Path) -> str:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = f"{path}, byte {error.start}"
-        raise BadInputError(place, "is not UTF-8; save it as that") from None
+        raise BadInputError(place, "is not UTF-8; save the file as UTF-8") from None
 
 
 def _read(path: Path, place: str) -> bytes:
@@ -143,5 +144,5 @@ def _read(path: Path, place: str) -> bytes:
 
 
 def place_of(where: str, path: Path | str) -> str:
-    """Join the setting that names a file and the file, for errors."""
+    """Join the name of the setting that names a file and the file's path, for error messages."""
     return ": ".join(filter(None, (where, str(path))))

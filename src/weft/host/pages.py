@@ -31,12 +31,13 @@ METRICS = "text/plain; version=0.0.4; charset=utf-8"
 class PagesOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `head_timeout_s`: for a request's head to arrive; it is one packet. `answer_timeout_s`: for an
-    answer to be made (an explanation computes for at most a second, and pauses as long), and again
-    for it to be sent: one with metrics is 2 MB. `idle_timeout_s`: longer than the minute between
-    two scrapes. `most_connections`: enough for a kubelet, several Prometheus and some people; each
-    costs some kB. `most_explaining`: explanations requested at once by permitted users; they are
-    made one after another. `close_s`: for answers in flight when the process ends.
+    `head_timeout_s`: limit until a request's head, which is one packet, has arrived.
+    `answer_timeout_s`: limit for making an answer (an explanation computes for at most a second,
+    and pauses as long), and again for sending it: an answer with metrics has 2 MB.
+    `idle_timeout_s`: longer than the minute between two scrapes. `most_connections`: enough for a
+    kubelet, several Prometheus and some people; each costs some kB. `most_explaining`: explanations
+    that permitted users may have requested at once; they are made one after another. `close_s`:
+    limit for answers in flight when the process ends.
     """
 
     head_timeout_s: float = 10
@@ -73,7 +74,8 @@ class CollectedFamilies(Collector):
 
 
 class Pages:
-    """The pages of one process. Subclasses define when it is alive and ready, and may add pages.
+    """The pages of one process. Subclasses define when the process is alive and ready, and may add
+    pages.
 
     `collectors` supply the metrics, in order. `port` 0 means any free port; after `listen` it is
     the port that was opened.
@@ -138,7 +140,7 @@ class Pages:
         return contextlib.nullcontext()
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """Answer a page that the subclass adds; None if there is no such page."""
+        """Answer a request for a page that the subclass adds; None if there is no such page."""
         return None
 
     other_paths: tuple[str, ...] = ()
@@ -177,7 +179,7 @@ class Pages:
         if other is not None:
             return other
         pages = ", ".join((*self._pages, *self.other_paths))
-        return self.problem(404, f"there is no such page; there are {pages}")
+        return self.problem(404, f"there is no such page; the pages are {pages}")
 
     async def _alive(self, request: web.BaseRequest) -> HttpAnswer:
         verbose = "verbose" in request.query
@@ -203,7 +205,7 @@ class Pages:
 def checked(
     name: str, checks: Sequence[HealthCheck], informative: Sequence[HealthCheck], verbose: bool
 ) -> HttpAnswer:
-    """Answer like Kubernetes' own components: `ok`, or every check with [+] or [-]."""
+    """Return an answer as Kubernetes' own components give: `ok`, or every check with [+] or [-]."""
     failed = [check for check in checks if check.wrong]
     if not failed and not verbose:
         return HttpAnswer(200, b"ok", TEXT)

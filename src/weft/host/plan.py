@@ -1,6 +1,6 @@
 """Reads the files that a configuration names, and builds the live cluster that it describes.
 
-configuration ──▶ plan: files, profiles, routes ──▶ cluster with a leader's parts
+configuration ──▶ plan: files, profiles, the extender's routes ──▶ cluster with a leader's parts
 """
 
 import socket
@@ -65,7 +65,8 @@ class SchedulerPlan(msgspec.Struct, frozen=True):
 
 
 def plan_of(config: Configuration, registry: Registry, hosting: Hosting) -> SchedulerPlan:
-    """Read the files that the configuration names; `BadInputError` for anything wrong with it."""
+    """Read the files that the configuration names and return the plan; `BadInputError` if anything
+    in the configuration or the files is wrong."""
     files = files_of(config, hosting.where)
     predictions = files.read()
     predicted, routes = config.interference.predicted, []

@@ -25,8 +25,8 @@ USUAL = "extender.interferenceTable"
 
 
 def files_of(config: Configuration, where: str = "") -> PredictionFiles:
-    """Return the files that the configuration names; if it names no table, the extender's table if
-    there is one."""
+    """Return the files that the configuration names, with the extender's table if it names no
+    predictions of its own and there is such a table."""
     settings = config.interference
     usual = extender_table(config.extender) if config.extender.enabled else None
     named = {

@@ -81,7 +81,7 @@ from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
 
-_NOT_READY = "this Weft is still reading the cluster; ask again in some seconds"
+_NOT_READY = "this process is still reading the cluster; ask again in some seconds"
 
 
 class StatusPages(Pages):
@@ -154,14 +154,14 @@ class StatusPages(Pages):
         return checks
 
     def informative(self) -> list[HealthCheck]:
-        """Return the list-watches, with their last errors."""
+        """Return a check for each list-watch, with its last error."""
         return [
             HealthCheck(f"watch-{feed.resource.name}", feed.watch.last_error)
             for feed in self._live.feeds
         ]
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """Answer explanations of pods."""
+        """Answer requests for explanations of pods."""
         match request.path.split("/"):
             case ["", "explain", "pods", namespace, name] if namespace and name:
                 return await self._explain(request, namespace, name)
@@ -174,7 +174,7 @@ class StatusPages(Pages):
         if refusal is not None:
             return self.problem(*refusal)
         if self._explaining >= self.options.most_explaining:
-            return self.problem(503, "too many ask for explanations at once; ask again")
+            return self.problem(503, "too many explanations are requested now; try again")
         self._explaining += 1
         try:
             async with self._explaining_one:
@@ -331,8 +331,8 @@ def _observer_options(config: Configuration) -> SlowdownObserverOptions:
 
 
 def trusts_progress(settings: TelemetrySettings) -> bool:
-    """Return True if the source of pods' progress was configured and not discovered: discovery
-    would let any user who may create a Service decide who is evicted."""
+    """Return True if the source of pods' progress is configured, or discovered only in configured
+    namespaces: otherwise any user who may create a Service could decide who is evicted."""
     return not settings.discover or bool(settings.namespaces)
 
 

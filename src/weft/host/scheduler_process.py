@@ -1,6 +1,6 @@
 """Runs one scheduler process from start to end, with its extender and pages.
 
-    start ──▶ follower: synced, ready, answers questions
+    start ──▶ follower: synced, ready, answers requests
                 │ acquires the lease (or leads at once, without one)
                 ▼
               leader: lists again, decides, binds ──▶ the lease is lost ──▶ LeadershipLostError
@@ -28,14 +28,16 @@ _ROLE_EVERY_S = 5.0
 
 
 class LeadershipLostError(WeftError):
-    """Another process may lead now. This process must end, and may be restarted."""
+    """The lease is lost, so another process may lead: this process must end, and may be
+    restarted."""
 
 
 class SchedulerProcess:
     """One scheduler. `await run()` returns when it is stopped, or raises the error that ended it.
 
     `early` parts are served from the start (health), `parts` once the cluster has been read.
-    Without an `elector` it leads at once: then run only one process.
+    `teller` reports decisions as events, `role` labels the leader's pod. Without an `elector` the
+    process leads at once: then run only one process.
     """
 
     def __init__(

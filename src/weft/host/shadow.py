@@ -1,5 +1,5 @@
-"""Runs a process that only watches: it decides nothing, and compares another scheduler's
-choices."""
+"""Runs a process that only watches: it binds no pod, and compares another scheduler's choices with
+those that Weft would make."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,8 @@ async def watch(
     seconds: float | None = None,
     first: Callable[[], Awaitable[None]],
 ) -> ShadowSummary:
-    """Watch for `seconds`, or until SIGTERM or SIGINT; `WeftError` if that is impossible.
+    """Watch for `seconds`, or until SIGTERM or SIGINT, and return a summary; `WeftError` if that is
+    impossible.
 
     `first` runs checks once the configuration is read.
     """

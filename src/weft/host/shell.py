@@ -2,7 +2,7 @@
 
 Background  runs once, from start to close; a failure is logged
 Kept        runs for ever: a failure is logged and counted, and the part restarted
-Shell       starts parts in order, and ends when a task that should never end does
+Shell       starts parts in order, and ends the process when a task that should never end ends
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Part(Protocol):
     """A part of a process, with a start and an end."""
 
     async def start(self) -> str:
-        """Begin; return what it does or listens on, for the log ("" for nothing)."""
+        """Begin; return what the part does or listens on, for the log ("" to log nothing)."""
         ...
 
     async def close(self) -> None:
@@ -60,9 +60,9 @@ class Background:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Log a failure: the process continues without this part."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            text = "failed, and runs again only after a restart: %s"
+            text = "%s failed, and stays off until this process restarts"
             log = logging.getLogger("weft.scheduler")
-            log.error(text, self.what or "work in the background", exc_info=error)
+            log.error(text, self.what or "a part of this process", exc_info=error)
 
     async def close(self) -> None:
         """Cancel the task, then await `last`."""
@@ -73,8 +73,8 @@ class Background:
 
 
 class Kept:
-    """Runs a part for ever: a failure does not affect other parts. `broken` counts restarts by
-    `name`."""
+    """Keeps a part running, by restarting it after failures, which do not affect other parts.
+    `broken` counts restarts by `name`."""
 
     def __init__(
         self, name: str, runnable: Runnable, broken: Counter[str], log: logging.Logger
@@ -142,8 +142,8 @@ class Shell:
             self._ended.set_exception(error)
 
     async def live(self, life: Coroutine[Any, Any, None]) -> None:
-        """Return when `life` or one of the endless tasks ends, and raise its error, if any. `life`
-        is cancelled."""
+        """Return when `life` or one of the endless tasks ends, and raise that one's error, if any;
+        cancel `life` if it still runs."""
         living = asyncio.ensure_future(life)
         try:
             await asyncio.wait({living, self._ended}, return_when=asyncio.FIRST_COMPLETED)

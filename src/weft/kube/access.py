@@ -1,7 +1,6 @@
 """Asks the API server which user a token belongs to, and what that user may do.
 
-A token is issued for one purpose, its audience: a token shown to Weft is refused everywhere
-else.
+A token is issued for one audience: a token issued for Weft is refused by every other server.
 """
 
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from weft.kube.client import ApiClient
 from weft.model.manifest import Api
 
 LIFETIME_S = 600
-"""A token's lifetime: the shortest that the API server issues."""
+"""Seconds for which requested tokens are valid: the shortest time that the API server allows."""
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -21,7 +20,7 @@ OWN_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class User(Api, frozen=True):
-    """A user that the API server knows by a token."""
+    """The user to whom the API server says that a token belongs."""
 
     username: str = ""
     uid: str = ""
@@ -56,8 +55,8 @@ class _Made(Api, frozen=True):
 
 
 class ResourceRight(NamedTuple):
-    """A verb on a resource (`pods`, `pods/proxy`); of all namespaces if `namespace` is "", of all
-    objects if `name` is ""."""
+    """The right to use a verb on a resource (`pods`, `pods/proxy`), in all namespaces if
+    `namespace` is "", on all objects if `name` is ""."""
 
     verb: str
     resource: str

@@ -2,15 +2,14 @@
 
     bind ──▶ 201 Bound
      ├─▶ 404 read the pod, as for 409
-     ├─▶ 409 read the pod, and say why: AlreadyBound, Gone, Gated, Conflict (or try again: the
-     │       version moved, the request did not)
+     ├─▶ 409 read the pod, and say why: AlreadyBound, Gone, Gated, Conflict (or try again, if only
+     │       the version changed, not what the pod requests)
      ├─▶ other 4xx Refused
      └─▶ no answer, 5xx: Unknown ──resolve──▶ Bound, AlreadyBound, Gone, Refused
 
-Rules: only `Bound` and `AlreadyBound` mean that the pod holds something. Every outcome but
-`Unknown` is final: no write of this call is in flight any more. A reservation must be kept while
-the outcome is `Unknown`. The reason for a 409 is read from the pod, never from the text of the
-answer.
+Rules: only after `Bound` and `AlreadyBound` does the pod hold GPUs. Every outcome but `Unknown` is
+final: no write of this call is in flight any more. A reservation must be kept while the outcome is
+`Unknown`. The reason for a 409 is read from the pod, never from the text of the answer.
 
 The API server does not check a Binding's annotations: with invalid keys or too much text on a pod,
 every later write to that pod is refused. So they are checked before they are sent.
@@ -45,9 +44,9 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
 
     `resource_version` is the version that the decision was made from; with "" (the extender) the
     uid is the only precondition. `unchanged` returns whether the pod still requests what was
-    decided; without it a changed version is a `Conflict`. `closed` returns why the node no longer
-    takes the pod, "" if it does; called right before sending. `present_bytes` is the size of the
-    pod's own annotations (`annotation_bytes`).
+    decided; without it a changed version is a `Conflict`. `closed`, called right before sending,
+    returns why the node no longer takes the pod, "" if it does. `present_bytes` is the size of the
+    annotations that the pod already has (`annotation_bytes`).
     """
 
     namespace: str
@@ -69,7 +68,7 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
 
 
 class AlreadyBound(msgspec.Struct, frozen=True, gc=False):
-    """Another client bound the pod, to this node."""
+    """Another client bound the pod, to `node`."""
 
     node: str
 
@@ -88,7 +87,7 @@ class Conflict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Gated(msgspec.Struct, frozen=True, gc=False):
-    """The pod has scheduling gates."""
+    """The pod has scheduling gates, so it cannot be bound yet."""
 
     gates: tuple[str, ...]
 
@@ -127,9 +126,9 @@ class BindOptions(msgspec.Struct, frozen=True):
     `in_flight`: bindings at once; the server's rate is reached with 32. `request_timeout_s`: whole
     seconds; also sent to the server as its own deadline, so that nothing is in flight any more
     twice this long after the client stopped waiting. Must leave room in a 10 s lease.
-    `version_retries`: status patches move a pod's version while it waits; more is a busy writer.
-    `busy_retries`: after 429, waiting as long as the server asks. `resolve_attempts`: reads of a
-    pod whose binding got no answer, with growing delays.
+    `version_retries`: retries with the pod's new version, as status patches change it while the pod
+    waits. `busy_retries`: retries after a 429 (after the wait that the server asks for) or a 401.
+    `resolve_attempts`: reads of a pod whose binding got no answer, with growing delays.
     """
 
     in_flight: int = 64
@@ -140,11 +139,11 @@ class BindOptions(msgspec.Struct, frozen=True):
 
 
 class _NotLeaderError(WeftError):
-    """Prevents sending a request without the lease."""
+    """Raised to prevent sending a request without the lease."""
 
 
 class _ClosedError(WeftError):
-    """Prevents sending a request whose node was closed since the decision."""
+    """Raised to prevent sending a request whose node stopped taking the pod since the decision."""
 
 
 class Binder:
@@ -310,7 +309,8 @@ class Binder:
         return Refused(0, _NOT_BOUND)
 
     async def _fence(self, request: BindRequest, version: str) -> None:
-        """Move the pod's version; fails with 409 if the binding was quicker.
+        """Change the pod's version, so that a late binding fails; raises a 409 if the binding was
+        quicker.
 
         A version belongs to one pod, also if another of that name was created since. The status
         subresource is patched, as it accepts annotations too: a right to write only the status
@@ -362,7 +362,7 @@ def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
     """Return the outcome that the pod's state proves; None for a pod that can still be bound."""
     meta, node = pod.metadata, pod.spec.node_name
     if meta.uid != request.uid:
-        return Gone("another pod of this name is there")
+        return Gone("the pod was replaced by another of its name")
     if node:
         return Bound() if node == request.node and _is_ours(pod, request) else AlreadyBound(node)
     if meta.deletion_timestamp:
@@ -384,7 +384,7 @@ def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
 def problem_of(
     annotations: Mapping[str, str], labels: Mapping[str, str], present_bytes: int = 0
 ) -> str:
-    """Return a sentence about invalid annotations or labels; "" if they are valid.
+    """Return what is wrong with these annotations or labels, as a sentence; "" if they are valid.
 
     `present_bytes` is the size of the annotations that the pod already has.
     """
@@ -398,7 +398,9 @@ def problem_of(
             return f"label {key}: {value!r} is not a valid label value"
     size = annotation_bytes(annotations) + present_bytes
     if size > ANNOTATION_BYTES:
-        return f"annotations would be {size:,} bytes; an object may have {ANNOTATION_BYTES:,}"
+        return (
+            f"annotations would be {size:,} bytes; an object may have at most {ANNOTATION_BYTES:,}"
+        )
     return ""
 
 

@@ -38,9 +38,9 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 T = TypeVar("T", bound=KubeObject)
 
 
-# --- whom to ask, and as whom --------------------------------------------------------------------
+# --- the server, and credentials for it ----------------------------------------------------------
 
-# A service account's token is replaced on disk long before it ends; client-go looks as often.
+# A service account's token is replaced on disk long before it expires; client-go rereads as often.
 REREAD_S = 60.0
 # A token is not used in its last seconds: the request must arrive before it ends.
 SPARE_S = 30.0
@@ -76,7 +76,7 @@ class FixedCredentials:
         return cls(basic(username, password))
 
     async def authorization(self) -> str:
-        """Return the header, which never changes."""
+        """Return the same header each time."""
         return self._header
 
     def refused(self) -> None:
@@ -143,7 +143,7 @@ class PasswordFile(TokenFile):
 
 
 class ExecStatus(msgspec.Struct, rename="camel"):
-    """status of an ExecCredential."""
+    """The `status` of an ExecCredential."""
 
     token: str = ""
     expiration_timestamp: datetime.datetime | None = None
@@ -267,9 +267,9 @@ class ClientOptions(msgspec.Struct, frozen=True):
 
     `qps`, `burst`: requests a second, and at once. High on purpose: the API server has its own
     fair queueing and says 429, whereas kube-scheduler's default of 50 binds 50 pods a second.
-    `request_timeout_s`: a request that took longer has no answer.
+    `request_timeout_s`: after this time a request counts as unanswered.
     `connect_timeout_s`: an API server that accepts no connection in this time is unreachable.
-    `attempts`: of a request that is safe to repeat.
+    `attempts`: how often a request that is safe to repeat is sent at most.
     `most_wait_s`: longest wait between attempts, whatever Retry-After says.
     """
 
@@ -456,7 +456,7 @@ class ApiClient:
 
         `leaving` is called right before sending, after every wait; it may raise to prevent it.
         `OversizedError` if the body has more than `most_bytes` (0: no limit), as the API server may
-        pass on others' answers.
+        pass on the answers of other servers.
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)

@@ -1,4 +1,4 @@
-"""Time and chance, as values that tests can replace."""
+"""Clocks, timers and random delays, which tests can replace."""
 
 import asyncio
 import datetime
@@ -51,8 +51,8 @@ def rfc3339_micro(moment: datetime.datetime) -> str:
 class Backoff:
     """Delays between attempts: they double from `first_s` to `most_s`, with jitter.
 
-    Each delay is drawn between half and all of its step, so that clients that failed together do
-    not come back together.
+    Each delay is drawn between half and all of the doubled value, so that clients that failed at
+    the same time do not retry at the same time.
     """
 
     def __init__(self, first_s: float, most_s: float, rng: random.Random) -> None:
@@ -73,7 +73,7 @@ class Backoff:
 
 
 class Alarm:
-    """Calls `ring` at the time set by `at`, or slightly early, in which case the engine sets it
+    """Calls `ring` at the time set by `at`, or slightly early: then the caller must set the alarm
     again."""
 
     def __init__(self, clock: Clock, ring: Callable[[], object]) -> None:
@@ -81,8 +81,8 @@ class Alarm:
         self._at_ns = 0
 
     def at(self, at_ns: int) -> None:
-        """Set the alarm to this time of the clock's `monotonic`, ns, unless an earlier one is
-        set."""
+        """Set the alarm to this time of the clock's `monotonic`, in nanoseconds, unless it is set
+        to an earlier time."""
         now_ns = int(self._clock.monotonic() * 1e9)
         if now_ns < self._at_ns <= at_ns:
             return

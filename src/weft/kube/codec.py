@@ -71,7 +71,8 @@ class _Line(Api, frozen=True, gc=False):
 
 
 class ObjectPage(NamedTuple, Generic[T]):
-    """A page of a list. `unreadable` are objects of which only the metadata could be read."""
+    """A page of a list, and the token of the next page ("" at the end). `unreadable` are objects of
+    which only the metadata could be read."""
 
     items: Sequence[T]
     unreadable: Sequence[ObjectMeta]
@@ -103,9 +104,9 @@ class Resource(Generic[T]):
         self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
 
     def of(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of a namespace's objects, of one object, or of a subresource.
+        """Return the URL path of a namespace's objects, of one object, or of a subresource.
 
-        With an empty namespace: of cluster-wide objects.
+        An empty namespace means cluster-wide objects, or those of all namespaces.
         """
         path = self.path
         if namespace:

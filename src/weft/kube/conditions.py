@@ -1,9 +1,9 @@
 """Writes the PodScheduled condition: why a pod is pending, where every tool looks for it.
 
 A status patch moves the pod's version, which bindings carry as a precondition: so a condition is
-written only when its text is new, and at most every `interval_s` seconds; a text that differs in
-more than its numbers once sooner. The patch carries the version too, so a pod that was bound in the
-meantime is not marked as pending.
+written only when its text is new, and at most every `interval_s` seconds. A text that differs in
+more than its numbers may be written earlier, but only once. The patch carries the version too, so a
+pod that was bound in the meantime is not marked as pending.
 """
 
 import re
@@ -24,8 +24,8 @@ MESSAGE_BYTES = 4096
 
 
 ANOTHER_POD = 422
-"""HTTP status of a PATCH that names another uid: to the API server it is invalid, not a
-conflict."""
+"""HTTP status of the answer to a PATCH that names another uid: to the API server such a PATCH is
+invalid, not a conflict."""
 
 
 def transition_time(clock: Clock) -> str:
@@ -57,9 +57,9 @@ async def patch_status(
 class ConditionOptions(msgspec.Struct, frozen=True):
     """Settings of conditions, with reasons.
 
-    `interval_s`: between patches of one pod; the numbers in a reason change with every binding.
-    `remembered`: pods whose last text is known; the least recent are dropped, which may cost one
-    patch more.
+    `interval_s`: seconds between patches of one pod, as the numbers in a reason change with every
+    binding. `remembered`: for how many pods the last text is kept; the least recent are dropped,
+    which may cost one patch more.
     """
 
     interval_s: float = 60
@@ -67,7 +67,7 @@ class ConditionOptions(msgspec.Struct, frozen=True):
 
 
 class _LastText(NamedTuple):
-    """The last text written to a pod, the time, and whether it came before its time."""
+    """The last text written to a pod, when, and whether that was before the interval had ended."""
 
     text: str
     at_s: float
@@ -75,8 +75,8 @@ class _LastText(NamedTuple):
 
 
 class ConditionWriter:
-    """Writes pods' PodScheduled conditions. `written` and `spared` count patches made and not
-    made."""
+    """Writes pods' PodScheduled conditions. `written` counts patches, `spared` those avoided as the
+    text was not new or came too soon."""
 
     def __init__(self, client: ApiClient, options: ConditionOptions | None = None) -> None:
         self.options = options or ConditionOptions()
@@ -117,7 +117,7 @@ class ConditionWriter:
         return True
 
     def forget(self, uid: str) -> None:
-        """Forget which text was last written to the pod, so that the next one is written."""
+        """Forget which text was last written to the pod, so that the next text counts as new."""
         self._last.pop(uid, None)
 
     def _is_news(self, pod: Pod, reason: str, text: str) -> bool:

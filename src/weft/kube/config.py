@@ -33,7 +33,7 @@ from weft.model.url_text import shown_url
 
 
 class KubeconfigForm(msgspec.Struct, rename="kebab", frozen=True):
-    """Base: snake_case here, kebab-case in the file; unknown fields are skipped."""
+    """Base of the structs: field names are kebab-case in the file; unknown fields are skipped."""
 
 
 class KubeconfigCluster(KubeconfigForm, frozen=True, rename="kebab"):
@@ -132,7 +132,7 @@ _Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
 
 
 def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
-    """Return the existing ones of these files, decoded; `BadInputError` if none exists."""
+    """Decode and return those of these files that exist; `BadInputError` if none does."""
     files = []
     for path in paths:
         try:
@@ -202,8 +202,8 @@ def load(
     env: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> Endpoint:
-    """Return kubectl's endpoint: from `paths`, else KUBECONFIG, else the pod's, else
-    ~/.kube/config.
+    """Return the API server's endpoint as kubectl finds it: from `paths`, else KUBECONFIG, else the
+    service account if this is a pod, else ~/.kube/config.
 
     `context` names one of the kubeconfig's contexts; "" is the current context.
     """
@@ -277,7 +277,9 @@ def _tls(chosen: ChosenContext, at: str) -> ssl.SSLContext:
     key = _data_or_file(user.client_key_data, user.client_key, file, f"{user_path}.client-key")
     if bool(certificate) != bool(key):
         missing = "client-key" if certificate else "client-certificate"
-        raise BadInputError(f"{user_path}.{missing}", "is missing: the two belong together")
+        raise BadInputError(
+            f"{user_path}.{missing}", "is missing: a client certificate needs its key"
+        )
     if certificate:
         load_certificate(context, certificate, key, f"{user_path}.client-certificate")
     return context
@@ -338,7 +340,8 @@ def _authority(chosen: ChosenContext, at: str) -> bytes:
 
 
 def _data_or_file(data: str, path: str, beside: Path, at: str) -> bytes:
-    """Return inline data, which wins over a file as in kubectl; empty if neither is given."""
+    """Return the inline data, or else the file's content, as kubectl does; empty if neither is
+    given."""
     if data:
         try:
             return base64.b64decode(data, validate=True)

@@ -1,7 +1,7 @@
 """Reads and writes a ConfigMap that Weft owns, by compare-and-swap.
 
-It is read whole and written key by key; other keys stay unchanged. After a write of unknown outcome
-it is read again.
+The ConfigMap is read whole and written key by key; other keys stay unchanged. After a write whose
+outcome is unknown, the caller reads it again.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from weft.kube.structs import ConfigMap
 class OwnConfigMap:
     """The ConfigMap of this namespace and name. Errors are those of `ApiClient.call`.
 
-    `timeout_s` is for one request, which is made once: the caller tries again later.
+    `timeout_s` is the limit for one request, which is not repeated: the caller tries again later.
     """
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:

@@ -1,8 +1,8 @@
 """Dynamic resource allocation: devices in ResourceSlices, and the claims that hold some of them.
 
 Group `resource.k8s.io/v1`, in Kubernetes 1.34 and later. Field names are Kubernetes' own. Of a
-claim only the allocation and the device classes are read: how to allocate it is for its scheduler
-to decide.
+claim only the allocation and the device classes are read: which devices to allocate is decided by
+the scheduler of the claim's pod.
 """
 
 import msgspec
@@ -15,8 +15,8 @@ API_PATH = f"/apis/{GROUP}/v1"
 
 
 class DeviceAttribute(Api, frozen=True, gc=False):
-    """A device's attribute: one of these fields has a value. Of the list forms only whole numbers
-    are read: NUMA nodes, the device's own first."""
+    """A device's attribute: one of these fields has a value. Of attributes that are lists, only
+    those of whole numbers are read: NUMA nodes, the device's own first."""
 
     string: str | None = None
     int_: int | None = msgspec.field(default=None, name="int")
@@ -32,7 +32,7 @@ class DeviceCapacity(Api, frozen=True, gc=False):
 
 
 class CountersUse(Api, frozen=True, gc=False):
-    """consumesCounters: the counter set from which a partition takes."""
+    """One entry of consumesCounters: the set of counters from which a device takes amounts."""
 
     counter_set: str = ""
 
@@ -46,7 +46,7 @@ class DeviceTaint(Api, frozen=True, gc=False):
 
 
 class SliceDevice(Api, frozen=True, gc=False):
-    """One device of a slice. `node_name` is set only if the slice leaves that to its devices."""
+    """One device of a slice. `node_name` is set only if the slice itself names no node."""
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] | None = None
@@ -58,7 +58,7 @@ class SliceDevice(Api, frozen=True, gc=False):
 
 
 class ResourcePool(Api, frozen=True, gc=False):
-    """The pool of a slice, and the number of slices that makes this generation complete."""
+    """The pool of a slice, its generation, and the number of slices of a complete generation."""
 
     name: str = ""
     generation: int = 0
@@ -109,7 +109,7 @@ class AllocatedDevices(Api, frozen=True, gc=False):
 
 
 class NodeField(Api, frozen=True, gc=False):
-    """One requirement of matchFields; a claim is bound to a node by its `metadata.name`."""
+    """One requirement of matchFields: devices of one node require the node's `metadata.name`."""
 
     key: str = ""
     values: tuple[str, ...] | None = None
@@ -122,7 +122,7 @@ class NodeFields(Api, frozen=True, gc=False):
 
 
 class ClaimNodes(Api, frozen=True, gc=False):
-    """The nodes on which a claim's devices are, if they are named."""
+    """The nodes from which a claim's devices can be used, if the allocation names nodes."""
 
     node_selector_terms: tuple[NodeFields, ...] | None = None
 
@@ -193,7 +193,7 @@ class DeviceClassSpec(Api, frozen=True, gc=False):
 
 
 class DeviceClass(Api, frozen=True, gc=False):
-    """A kind of devices that claims can ask for."""
+    """A class of devices, which claims request by its name."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DeviceClassSpec = DeviceClassSpec()

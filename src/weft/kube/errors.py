@@ -11,7 +11,7 @@ _MOST_SHOWN = 500
 
 
 class ApiError(WeftError):
-    """The API server answered with an error. `status` is its decoded answer.
+    """The API server answered with an error. `status` is the decoded answer.
 
     `retry_after_s` is the wait that the server asked for (0 for none).
     """
@@ -34,7 +34,7 @@ class ApiError(WeftError):
 
 
 class ExpiredError(ApiError):
-    """410: the requested version or page is gone; list again."""
+    """410: the requested version or page is no longer available; list the objects again."""
 
 
 class NotFoundError(ApiError):
@@ -72,7 +72,7 @@ _BY_CODE = {401: UnauthorizedError, 404: NotFoundError, 409: ConflictError, 410:
 
 
 def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> ApiError:
-    """Return the error for this answer; a body that is not a Status is quoted."""
+    """Return the error for an HTTP answer with this code; a body that is not a Status is quoted."""
     try:
         status = _status.decode(body)
     except UNDECODABLE:

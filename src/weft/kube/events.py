@@ -1,4 +1,4 @@
-"""Writes Kubernetes events without floods: repeated ones are counted, fast changing ones delayed.
+"""Writes Kubernetes events without floods: repeated events are counted, changing ones delayed.
 
 For one object and reason there is at most one write in `interval_s`: the first event is written at
 once; the same text again increments a counter (a *series*); another text waits, and only the latest
@@ -40,11 +40,11 @@ class Note(msgspec.Struct, frozen=True, gc=False):
 class EventOptions(msgspec.Struct, frozen=True):
     """Settings of events, with reasons.
 
-    `interval_s`: between writes for one object and reason; people read events in minutes.
-    `remembered`: pairs of object and reason; the least recent are dropped. `waiting`: queued
-    writes; further ones are dropped. `gives_way_s`: how long events wait for more urgent writes
-    (`EventWriter.busy`). `in_flight`: parallel writes; one at a time, a burst of bindings would get
-    its events minutes later.
+    `interval_s`: seconds between writes for one object and reason; people read events in minutes.
+    `remembered`: most pairs of object and reason; the least recent are dropped. `waiting`: most
+    queued writes; further writes are dropped. `gives_way_s`: how long events wait for more urgent
+    writes (`EventWriter.busy`). `in_flight`: parallel writes; if there were only one at a time, a
+    burst of bindings would get its events minutes later.
     """
 
     interval_s: float = 60
@@ -55,14 +55,14 @@ class EventOptions(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True, gc=False):
-    """Write a new event, under this name."""
+    """A write of a new event, under this name."""
 
     name: str
     note: Note
 
 
 class Count(msgspec.Struct, frozen=True, gc=False):
-    """The event of this name happened again, `count` times in all."""
+    """A write that says how often the event of this name has happened: `count` times in all."""
 
     name: str
     note: Note
@@ -74,7 +74,7 @@ _Key = tuple[str, str, str, str]  # an object's uid, namespace and name; the rea
 
 
 class _Series(msgspec.Struct):
-    """One object and reason: the event written last, and the event that waits."""
+    """The events of one object and reason: the last written, and the one that waits (`pending`)."""
 
     name: str
     text: str
@@ -203,12 +203,12 @@ class EventWriter:
             except (ApiError, LostError, NotSentError) as error:
                 self.dropped += 1
                 if not self._failing:
-                    log.warning("events are not written: %s", error)
+                    log.warning("writing events failed: %s", error)
                 self._failing = str(error)
             except Exception as error:  # a bug in one event costs only that event
                 self.dropped += 1
                 if not self._failing:
-                    log.exception("an event is not written")
+                    log.exception("writing an event failed")
                 self._failing = repr(error)
             finally:
                 self._queue.task_done()

@@ -15,9 +15,9 @@ What makes it safe:
 A leader recreates a deleted Lease, with its labels and annotations, but not at once: uninstalling
 Weft deletes the Lease and ends the leader, and must not find a Lease recreated in between.
 
-A limit: a candidate looks every two seconds. If the Lease is deleted, taken by a second candidate
-and deleted again before the first candidate looks, the first has seen it missing all the while, and
-leads before the second one's time is over.
+A limit: a candidate reads the Lease every two seconds. If the Lease is deleted, taken by a second
+candidate and deleted again between two reads of the first candidate, the first has seen it missing
+all the while, and leads before the second candidate's time is over.
 """
 
 import logging
@@ -44,8 +44,8 @@ class LeaseOptions(msgspec.Struct, frozen=True):
 
     `duration_s`: how long candidates wait for a dead leader; whole seconds, at most 10.
     `renew_s`: time between renewals; three may fail in a row.
-    `request_timeout_s`: of one renewal; a slow one must leave time for the next.
-    `margin_s`: how far clocks may drift apart in one duration.
+    `request_timeout_s`: limit of one renewal, which must leave time for the next.
+    `margin_s`: how far the clocks of two processes may drift apart during `duration_s`.
     """
 
     namespace: str = "kube-system"
@@ -64,14 +64,14 @@ class LeaseOptions(msgspec.Struct, frozen=True):
             raise BadInputError(
                 "lease.renew_s",
                 f"a renewal after {self.renew_s} s may take {self.request_timeout_s} s, which "
-                f"leaves none of {self.duration_s} s; renew sooner",
+                f"leaves no time of the lease's {self.duration_s} s; renew sooner",
             )
 
 
 class LeaseObservation:
-    """A candidate's view of a Lease, and since when it is unchanged. Pure. `alive`: the Lease was
-    seen to change, so a process holds it now or did a moment ago; an unchanged Lease may be of a
-    dead process."""
+    """A candidate's view of a Lease, and since when the Lease is unchanged. Pure. `alive`: the
+    Lease was seen to change, so a process holds it now or did a moment ago; the holder of an
+    unchanged Lease may be dead."""
 
     def __init__(self, margin_s: float) -> None:
         self.term = 0
@@ -92,13 +92,13 @@ class LeaseObservation:
             self._held_s = spec.lease_duration_seconds or MOST_DURATION_S
 
     def miss(self, now: float) -> None:
-        """Note that the Lease is missing; its holder, if any, may not know it yet."""
+        """Note that the Lease is missing; its holder, if any, may not have noticed yet."""
         if self._version != _MISSING:
             self._at = now
         self._held_s, self._version = MOST_DURATION_S, _MISSING
 
     def free_in_s(self, now: float) -> float:
-        """Return the seconds until the Lease may be taken; 0 if it may be now."""
+        """Return the seconds until the Lease may be taken; 0 if it may be taken now."""
         return max(0.0, self._at + self._held_s + self._margin_s - now) if self._held_s else 0.0
 
 
@@ -198,13 +198,13 @@ class Elector:
     # --- inner workings ---
 
     def _fails(self, error: Exception) -> None:
-        """Log an error once while it stays the same: without its lease a process never leads."""
+        """Log an error once while it stays the same, and keep it in `failing`."""
         if str(error) != self.failing:
             self.failing = str(error)
             log.warning("lease %s/%s: %s", self.options.namespace, self.options.name, error)
 
     async def _try(self) -> bool:
-        """Read the Lease and take it if it is free."""
+        """Read the Lease and take it if it is free; return True if this process now leads."""
         try:
             lease = await self._read()
         except NotFoundError:
@@ -242,7 +242,7 @@ class Elector:
                 # Another client wrote it, or it was our own renewal whose answer was lost.
                 lease = await self._read()
                 if lease.spec.holder_identity != self.identity:
-                    return lease.spec.holder_identity or "nobody"
+                    return lease.spec.holder_identity or "another client that names no holder"
                 continue
             self._expires_at = sent_at + self.options.duration_s
             self._missing_since = math.inf
@@ -289,13 +289,14 @@ class Elector:
         return True
 
     async def _patch(self, spec: dict[str, object]) -> None:
-        """Patch with compare-and-swap: 409 unless the Lease is as last read or written."""
+        """Patch with compare-and-swap: 409 if the Lease changed since it was last read or
+        written."""
         body = msgspec.json.encode({"metadata": {"resourceVersion": self._version}, "spec": spec})
         path = LEASES.of(self.options.namespace, self.options.name)
         self._written(await self._call("PATCH", path, body))
 
     def _written(self, answer: bytes) -> Lease:
-        """Return the Lease as the API server has it now."""
+        """Decode the Lease in the API server's answer, and keep its version and labels."""
         lease = LEASES.decode(answer)
         meta = lease.metadata
         self._version = meta.resource_version

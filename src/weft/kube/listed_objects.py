@@ -28,9 +28,9 @@ def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
 
 
 def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
-    """Return the objects of these kinds in a file, or in standard input (`-`), by kind; others are
-    skipped. `BadInputError` without nodes or pods. If several API groups have a kind of one name,
-    `kinds` names it with its group, as `PodGroup.scheduling.x-k8s.io`."""
+    """Return the objects of these kinds in a file, or in standard input (`-`), by kind; other
+    objects are skipped. `BadInputError` without nodes or pods. A kind whose name exists in several
+    API groups is given with its group, such as `PodGroup.scheduling.x-k8s.io`."""
     where = "standard input" if name == "-" else name
     text = read_text(Path(name)).encode()
     try:

@@ -3,8 +3,8 @@
     {"time": "2026-03-01T12:00:00.123Z", "level": "info", "logger": "weft.cluster",
      "message": "…", "pod": "team/train-0", "podUID": "…", "node": "gpu-1", "cycle": 17}
 
-A line has the last four if it is about a pod, a node or a decision: `model/log_fields.py`. `error`
-is a traceback.
+The last four fields are there if the line is about a pod, a node or a decision
+(`model/log_fields.py`). A field `error` has the traceback of an exception.
 """
 
 import datetime
@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
         self._always = {NODE: node} if node else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's line, without its end."""
+        """Return the record's line, without a newline."""
         at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line: dict[str, object] = {
             "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z",

@@ -1,14 +1,14 @@
-"""Finds in pods' status containers that ended because a GPU had no memory left. Pure.
+"""Finds the containers in pods' status that ended because a GPU had no memory left. Pure.
 
 No exit code means "out of GPU memory". The evidence is the container's own message
 (`state.terminated.message`: its termination log, or its last log lines with
-terminationMessagePolicy FallbackToLogsOnError), or an annotation by an agent that saw it:
+terminationMessagePolicy FallbackToLogsOnError), or an annotation by a program that saw it end:
 
     weft.dev/out-of-memory: {"end": "…", "peak_mib": 9000}
 
-`end` is any text of at most 253 characters that differs at each end. If the annotation can be read,
-messages are ignored. OOMKilled does not count: there host memory ran out, or the container's limit
-of it.
+`end` is any text of at most 253 characters that differs for each end of a container. If the
+annotation can be read, messages are ignored. OOMKilled does not count: then host memory ran out, or
+the container reached its limit of host memory.
 """
 
 import re
@@ -36,8 +36,8 @@ _KILLED, _TERMINATED = 137, 143  # by another process: the log does not say why
 
 
 class OomEnd(msgspec.Struct, frozen=True, gc=False):
-    """One end by lack of GPU memory. `name` identifies it, whenever and by whichever process it is
-    seen.
+    """One end of a container by lack of GPU memory. `name` identifies this end: it is the same
+    whenever, and for whichever process, the pod is read.
 
     `peak_mib` is the largest use that was seen; 0 if unknown.
     """
@@ -54,7 +54,8 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 def out_of_memory(pod: Pod) -> list[OomEnd]:
-    """Return the ends by lack of GPU memory that the pod's status still shows, oldest first."""
+    """Return the containers' ends by lack of GPU memory that the pod's status still shows, oldest
+    first for each container."""
     uid, annotation, status = pod.metadata.uid, _mark(pod), pod.status
     if annotation is not None:
         return [OomEnd(f"{uid}/{annotation.end}", annotation.peak_mib)]

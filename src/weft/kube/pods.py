@@ -30,7 +30,7 @@ class SelectorRequirement(Api, frozen=True, gc=False):
 
 
 class NodeSelectorTerm(Api, frozen=True, gc=False):
-    """All of these requirements; an empty term selects nothing."""
+    """A node must meet all of these requirements; an empty term selects no node."""
 
     match_expressions: list[SelectorRequirement] | None = None
     match_fields: list[SelectorRequirement] | None = None
@@ -68,7 +68,8 @@ class LabelSelector(Api, frozen=True, gc=False):
 
 
 class PodAffinityTerm(Api, frozen=True, gc=False):
-    """A term for pods that this pod wants near, or far from it."""
+    """A term that selects pods, which this pod is to run near to (affinity) or far from
+    (anti-affinity)."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -172,7 +173,8 @@ class ClaimSource(Api, frozen=True, gc=False):
 
 
 class MountedDisk(Api, frozen=True, gc=False):
-    """A disk given in the pod itself: its name is in the field that its kind has."""
+    """A disk named in the pod itself, without a claim: each kind of disk uses some of these
+    fields."""
 
     pd_name: str = ""
     volume_id: str = msgspec.field(default="", name="volumeID")
@@ -187,7 +189,7 @@ class MountedDisk(Api, frozen=True, gc=False):
 class Volume(Api, frozen=True, gc=False):
     """One entry of spec.volumes: a claim by name, one made for the pod (`ephemeral`), or an image.
 
-    The other fields are disks given in the pod itself.
+    The other fields are disks named in the pod itself.
     """
 
     name: str = ""
@@ -286,9 +288,10 @@ class ContainerState(Api, frozen=True, gc=False):
 
 
 class ContainerStatus(Api, frozen=True, gc=False):
-    """One entry of containerStatuses; `last_state` is of the run before that of `state`.
+    """One entry of containerStatuses; `last_state` is the state in which the previous run ended.
 
-    `allocated_resources` are set aside by the node for the container, `resources` are in force.
+    `allocated_resources` are what the node has reserved for the container, `resources` what is in
+    force.
     """
 
     name: str = ""
@@ -328,7 +331,7 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
 
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
-"""The condition of a pod that is preempted, and its reason."""
+"""Type and reason of the condition of a pod that is preempted."""
 ENDED = ("Succeeded", "Failed")
 """Phases of a pod whose containers have all ended."""
 

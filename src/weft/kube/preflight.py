@@ -1,7 +1,7 @@
 """Checks before the first write that the API server is new enough and grants the needed rights.
 
-Only a clear refusal counts. If the API server does not answer now, the first real request will
-show.
+Only a clear refusal is reported. If the API server does not answer now, the checks pass, and the
+first real request fails instead.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from weft.model.manifest import Api
 LEAST_MINOR = 30
 """The oldest minor version of Kubernetes 1 that is supported."""
 ORIGINALS_LEASES = frozenset({"genius-scheduler", "hami-scheduler", "kube-scheduler"})
-"""Leases in kube-system of schedulers whose pods Weft's profiles may take as well."""
+"""Leases in kube-system held by other schedulers whose schedulerName a profile of Weft may use."""
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError, AttributeError, RecursionError)
 
 
@@ -73,13 +73,13 @@ async def check_server(
     lacking = await lacking_of(client, rights)
     if lacking:
         names = ", ".join(map(str, lacking))
-        raise BadInputError(f"rights of {who}", f"may not {names}; {remedy}")
+        raise BadInputError(f"rights of {who}", f"no permission to {names}; {remedy}")
 
 
 async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
-    """Return True if the API server has all of these kinds, which are of one group and version.
+    """Return True if the API server has all of these kinds, which must be of one group and version.
 
-    Raises the client's errors, except those that say the group is not there.
+    Raises the client's errors, except those that mean that the server does not have the group.
     """
     try:
         body = await client.call("GET", kinds[0].path)
@@ -132,7 +132,7 @@ async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lea
     schedulerNames, as both would assign the same GPUs.
 
     kube-scheduler and schedulers built from it hold a Lease of their name in kube-system, the only
-    Leases that Weft's Role lets it read. A scheduler without one is not noticed. `own_lease` is
+    Leases that Weft's Role lets it read. A scheduler without a Lease is not noticed. `own_lease` is
     shared by Weft's replicas.
     """
     for name in scheduler_names:
@@ -146,7 +146,7 @@ async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lea
             continue  # there is none, or it cannot be read
         if _is_held(spec):
             problem = (
-                f"is {spec.holder_identity}: it schedules the pods of schedulerName {name} too; "
+                f"is {spec.holder_identity}, which also schedules pods of schedulerName {name}; "
                 "scale its Deployment to 0, or leave that profile out of the configuration"
             )
             raise BadInputError(f"lease kube-system/{lease}: spec.holderIdentity", problem)

@@ -107,8 +107,8 @@ async def everything(
 
 
 def proxy_path(kind: str, namespace: str, name: str, port: str, scheme: str = "http") -> str:
-    """Return the path by which the API server's proxy reaches a Service or pod (`kind`: services,
-    pods).
+    """Return the URL path by which the API server's proxy reaches a Service or pod (`kind` is
+    `services` or `pods`).
 
     `port` is a Service's port by name or number, a pod's by number.
     """

@@ -91,7 +91,7 @@ class CsiSource(Api, frozen=True, gc=False):
 
 
 class OldDisk(Api, frozen=True, gc=False):
-    """A cloud disk as volumes named it before CSI; each kind has one of these fields."""
+    """A cloud disk in a volume's form from before CSI; one of these fields names the disk."""
 
     volume_id: str = msgspec.field(default="", name="volumeID")
     pd_name: str = ""
@@ -133,7 +133,7 @@ class PhaseStatus(Api, frozen=True, gc=False):
 
 
 class PersistentVolume(Api, frozen=True, gc=False):
-    """A volume; its node affinity binds the pods that use it."""
+    """A volume; its node affinity restricts the nodes of the pods that use it."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: VolumeSpec = VolumeSpec()
@@ -161,14 +161,14 @@ class PersistentVolumeClaim(Api, frozen=True, gc=False):
 
 
 class TopologySelectorRequirement(Api, frozen=True, gc=False):
-    """A label of nodes with one of these values."""
+    """A requirement that a node has the label `key` with one of these values."""
 
     key: str = ""
     values: list[str] | None = None
 
 
 class TopologySelectorTerm(Api, frozen=True, gc=False):
-    """All of these requirements; an empty term selects nothing."""
+    """A node must meet all of these requirements; an empty term selects no node."""
 
     match_label_expressions: list[TopologySelectorRequirement] | None = None
 
@@ -302,7 +302,7 @@ class StatusDetails(Api, frozen=True, gc=False):
 
 
 class ApiStatus(Api, frozen=True, gc=False):
-    """The API server's answer that is not an object: a Status."""
+    """A Status: the API server's answer to a failed request, and to some successful ones."""
 
     status: str = ""
     message: str = ""

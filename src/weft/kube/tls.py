@@ -1,4 +1,4 @@
-"""TLS as API servers want it: their own authority, client certificates, nothing from the system."""
+"""TLS for connections to API servers: the cluster's own authority, and client certificates."""
 
 import contextlib
 import os
@@ -10,8 +10,8 @@ from weft.model import BadInputError
 
 
 def client_tls(authority: bytes, where: str, *, verify: bool = True) -> ssl.SSLContext:
-    """Return a context that trusts `authority` (PEM; the system's authorities if empty), or that
-    checks no certificate if not `verify`."""
+    """Return a context that trusts `authority` (PEM; the system's authorities if empty), or, if not
+    `verify`, that checks no certificate. `where` names the setting in errors."""
     if authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:

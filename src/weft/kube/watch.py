@@ -8,8 +8,8 @@
 `WatchPlan`, which has no network, decides the next step; the loop carries it out. Only the consumer
 ends the loop: if the API server is down, it is retried with growing delays.
 
-`KnownObjects` has the objects as last seen. It turns a fresh list into the changes since then (so
-that no deletion is lost while the watch was away), and watch events into changes.
+`KnownObjects` has the objects as last seen. It turns a new list into the changes since then (so
+that no deletion is missed while there was no watch), and watch events into changes.
 
     list ──▶ KnownObjects.replace ──▶ Added, Modified, Deleted … Synced
     watch ─▶ KnownObjects.apply ────▶ Added, Modified, Deleted
@@ -149,8 +149,8 @@ class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Synced(msgspec.Struct, frozen=True, gc=False):
-    """Everything up to this version has been reported; `again` after the first time. `asked_s` is
-    when the list was requested (the client's monotonic clock)."""
+    """A complete list of this version has been reported; `again` is False only for the first list.
+    `asked_s` is when the list was requested (the client's monotonic clock)."""
 
     version: str
     again: bool = False
@@ -365,15 +365,15 @@ OnBatch = Callable[[list[Change[T]]], None]
 OnSynced = Callable[[Synced], None]
 Piece = TypeVar("Piece")
 SLICE_S, MOST = 0.005, 20
-"""Longest time, seconds, and most pieces of work until other tasks have their turn; the piece under
-way is finished first."""
+"""Seconds, and pieces of work, after which other tasks may run; a piece that has begun is finished
+first."""
 
 
 async def in_turns(
     pieces: Iterable[Piece], take: Callable[[Piece], None], clock: Callable[[], float]
 ) -> None:
-    """Take one piece of work after the other; after `SLICE_S` seconds by `clock`, let other tasks
-    run."""
+    """Call `take` with one piece of work after the other; let other tasks run after `SLICE_S`
+    seconds by `clock`, or `MOST` pieces."""
     began, taken = clock(), 0
     for piece in pieces:
         take(piece)
@@ -407,7 +407,7 @@ class WatchFeed(Generic[T]):
         self._client, self._namespace = client, namespace
 
     def list_again(self) -> None:
-        """Replace the list-watch by one that lists first, and has the objects known so far."""
+        """Replace the list-watch by one that begins with a list and knows the same objects."""
         known = self.watch.known
         self.watch = ListWatch(
             self._client, self.resource, namespace=self._namespace, skips=self.watch.skips
@@ -417,7 +417,7 @@ class WatchFeed(Generic[T]):
 
 
 class ChangeStream:
-    """All feeds of a process, and the one task that takes in what they bring."""
+    """All feeds of a process, and the one task (the consumer) that handles their changes."""
 
     def __init__(self) -> None:
         self.feeds: list[WatchFeed[Any]] = []
@@ -493,7 +493,8 @@ class ChangeStream:
             await self._or_failure({task})
 
     async def _or_failure(self, waiting: set[asyncio.Task[Any]]) -> None:
-        """Wait for one of these, or raise what ended a task that should never end."""
+        """Wait for one of these tasks, or raise the error that ended a task that should never
+        end."""
         await asyncio.wait({*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
         if self._failure.done():
             for task in waiting:

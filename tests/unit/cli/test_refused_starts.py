@@ -68,11 +68,11 @@ def test_rights_that_are_lacking(weft: Weft, cluster: FakeApiServer, tmp_path: P
     cluster.access.denied = {("create", "pods/binding"), ("watch", "nodes")}
     for words in (scheduler, extender):
         line = refused(weft, cluster, words)
-        assert "rights of weft scheduler: may not watch nodes, create pods/binding" in line
+        assert "rights of weft scheduler: no permission to watch nodes, create pods/binding" in line
         assert "deploy/scheduler.yaml" in line
     cluster.access.denied = {("patch", "nodes/status")}
     line = refused(weft, cluster, agent)
-    assert "rights of weft agent: may not patch nodes/status" in line
+    assert "rights of weft agent: no permission to patch nodes/status" in line
     assert "deploy/agent.yaml" in line
 
 

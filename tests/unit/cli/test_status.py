@@ -273,7 +273,7 @@ AWAY = (
     "Error: failed to create containerd container: validation error: required plugin "
     '"weft" not present'
 )
-BEYOND = "container main: GPU 0 has 20,000 MiB promised to pods that run; 4,000 more are beyond"
+BEYOND = "container main: GPU 0 has 20,000 MiB promised to pods that run; 4,000 MiB more would"
 REMEDIES = {
     AWAY: "kubectl get pods -A -l app.kubernetes.io/name=weft-agent "
     "--field-selector spec.nodeName=a",

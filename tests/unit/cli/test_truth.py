@@ -255,7 +255,7 @@ def sources_disagree(server: FakeApiServer) -> None:
 OPEN = encode_offer(AgentOffer("0.1", "by-name", ("none",)))
 OLDER = encode_offer(AgentOffer("0.0", "by-name", ("none",), fail_closed=True))
 AWAY = 'failed to create containerd container: validation error: required plugin "weft" not present'
-BEYOND = "weft: GPU 1 has 40,000 MiB promised to pods that run; 1,000 more are beyond"
+BEYOND = "weft: GPU 1 has 40,000 MiB promised to pods that run; 1,000 MiB more would"
 RUNTIME = {"status": {"nodeInfo": {"containerRuntimeVersion": "containerd://1.6.20"}}}
 FOREIGN = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
 

@@ -76,7 +76,7 @@ async def test_a_pod_that_is_gone_or_replaced_is_gone() -> None:
         assert await Binder(client, may_bind=None).bind(request) == Gone("there is no such pod")
         server.add("pods", pod())
         outcome = await Binder(client, may_bind=None).bind(request)
-        assert outcome == Gone("another pod of this name is there")
+        assert outcome == Gone("the pod was replaced by another of its name")
 
 
 async def test_a_moved_version_is_tried_again_while_the_request_is_unchanged() -> None:

@@ -330,7 +330,7 @@ async def test_a_card_is_promised_no_further_than_the_settings_allow(tmp_path: P
         first = world.bound("first", world.record("uid-first", mib=30_000))
         second = world.bound("second", world.record("uid-second", mib=10_001))
         await world.create(first)
-        assert "beyond the 40,000 that may be" in await refused(world, second)
+        assert "exceed the limit of 40,000 MiB" in await refused(world, second)
         other = world.bound("third", world.record("uid-third", gpu=1, mib=40_000))
         await world.create(other)
         await world.create(first)  # a restart of what runs takes nothing more

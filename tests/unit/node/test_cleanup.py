@@ -292,5 +292,5 @@ async def test_from_afar_it_is_said_where_a_runtime_is_put_back() -> None:
     server = FakeApiServer()
     configured_node(server, "a")
     async with inside(server) as client:
-        with pytest.raises(BadInputError, match=f"node a: {DROP_IN} stays there: run weft agent"):
+        with pytest.raises(BadInputError, match=f"node a: {DROP_IN} stays on the node: run weft"):
             await Cleanup(client, wait_s=1).run()

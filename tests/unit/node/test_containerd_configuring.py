@@ -282,7 +282,7 @@ async def test_a_containerd_that_nobody_starts_again_is_said(
     node.starts = 1
     async with running(node, come_back_s=0.5) as part:
         await until(lambda: part.problem)
-        assert "it did not come back without it either: start it (systemctl start" in part.problem
+        assert "did not come back without it either: start it (systemctl start" in part.problem
         assert not node.drop_in.exists()
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 1

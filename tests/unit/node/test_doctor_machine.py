@@ -71,11 +71,11 @@ def test_cdi_specifications_of_other_gpus_are_named_with_the_remedy(tmp_path: Pa
     )
     spec("var/run/cdi/nvidia.json", _0="/dev/nvidia0", _1="/dev/nvidia1")
     put(tmp_path / "var/run/cdi/weft-delivery-0.json", "{")
-    assert found()[:2] == ("good", "2 of 2 GPUs and instances have names")
+    assert found()[:2] == ("good", "2 of 2 GPUs and MIG instances have CDI names")
     spec("var/run/cdi/nvidia.json", _0="/dev/nvidia0", _1="/dev/nvidia7")
     level, said, mend = found()
     assert level == "advice"
-    assert "nvidia.com/gpu=1 has /dev/nvidia7, GPU 1 is /dev/nvidia1" in said
+    assert "nvidia.com/gpu=1 brings /dev/nvidia7, but GPU 1 has /dev/nvidia1" in said
     assert "nvidia-ctk cdi generate" in mend
     spec("var/run/cdi/old.json", _0="/dev/nvidia0")
     assert "nvidia.com/gpu=0 is in two specifications of one folder" in found()[1]
@@ -164,7 +164,7 @@ def test_containers_that_see_gpus_without_a_share(tmp_path: Path) -> None:
     assert machine.without_share(tmp_path, pods).level == "good"
     pods[UID] = MachinePod("ml/train", may_see=False)
     found = machine.without_share(tmp_path, pods)
-    assert (found.level, found.text) == ("wrong", "see GPUs without a share: ml/train")
+    assert (found.level, found.text) == ("wrong", "pods see GPUs without a share: ml/train")
     assert UID in machine.without_share(tmp_path, {}).text
     assert machine.without_share(tmp_path, None).level == "advice"
 

@@ -153,7 +153,7 @@ processes:
         ("gpus: [{model: x, memoryMiB: 0}]", "fake.yaml: gpus[0].memoryMiB: 0 must be 1 or more"),
         (
             "gpus: [{model: x, memoryMiB: 9, reservedMiB: 9}]",
-            "gpus[0].reservedMiB: 9 is the card's whole memory (9)",
+            "gpus[0].reservedMiB: 9 must be less than the card's memory (9)",
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, uuid: u, count: 2}]",
@@ -175,10 +175,10 @@ processes:
             "gpus: [{model: x, memoryMiB: 9, use: [{seconds: 1, values: {power_w: .nan}}]}]",
             "values.power_w: nan is not a valid measurement",
         ),
-        ("processes: [{gpu: 0, memoryMiB: 1}]", "processes[0]: names one of pid, pod"),
+        ("processes: [{gpu: 0, memoryMiB: 1}]", "processes[0]: must name exactly one of pid, pod"),
         (
             "processes: [{gpu: 0, memoryMiB: 1, pid: 1, pod: x}]",
-            "processes[0]: names one of pid, pod",
+            "processes[0]: must name exactly one of pid, pod",
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, count: 2000}]",

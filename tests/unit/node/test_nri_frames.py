@@ -87,10 +87,10 @@ def test_no_frame_is_larger_than_the_runtime_reads() -> None:
 @pytest.mark.parametrize(
     ("wire", "why"),
     [
-        ("00000001 00500000", "a frame of 5,242,880 bytes"),
-        ("00000001 0000000a 00400001 00000001 0100", "a message of 4,194,305 bytes"),
-        ("00000001 0000000a 00000000 00000001 0300", "type 3 on connection 1, where 1 belongs"),
-        ("00000002 0000000a 00000000 00000001 0100", "type 1 on connection 2, where 2 belongs"),
+        ("00000001 00500000", "a frame has 5,242,880 bytes"),
+        ("00000001 0000000a 00400001 00000001 0100", "a message has 4,194,305 bytes"),
+        ("00000001 0000000a 00000000 00000001 0300", "on connection 1 has type 3, not 1"),
+        ("00000002 0000000a 00000000 00000001 0100", "on connection 2 has type 1, not 2"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_kept(wire: str, why: str) -> None:

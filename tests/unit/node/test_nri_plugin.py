@@ -127,7 +127,7 @@ async def test_what_takes_too_long_is_refused_before_the_runtime_gives_up(tmp_pa
     soon = msgspec.structs.replace(QUICK, patience=0.02)
     async with running(tmp_path, soon, request_timeout_s=60) as (runtime, plugin, hooks):
         hooks.hold = asyncio.Event()
-        with pytest.raises(NotCreatedError, match="not in time; try again"):
+        with pytest.raises(NotCreatedError, match="no answer in time; try again"):
             await runtime.create(OURS, MAIN)
         assert plugin.connected
 

@@ -60,7 +60,7 @@ def test_the_limit_is_the_settings_and_nothing_that_a_record_says() -> None:
     wanted = DeliveryRecord("uid-b", NODE, "weft", (generous,), {})
     refused = why_refused(wanted, "uid-b", NODE, DEVICES, held, 1000)
     assert refused == (
-        "GPU 0 has 60 MiB promised to pods that run; 80 more are beyond the 100 that may be"
+        "GPU 0 has 60 MiB promised to pods that run; 80 MiB more would exceed the limit of 100 MiB"
     )
     assert why_refused(wanted, "uid-b", NODE, DEVICES, held, 1500) == ""
     assert why_refused(wanted, "uid-b", NODE, DEVICES, (), 1000) == ""
@@ -70,8 +70,8 @@ def test_thousandths_are_limited_too() -> None:
     held = [record("uid-a", (0, 0, 700))]
     refused = why_refused(record("uid-b", (0, 0, 301)), "uid-b", NODE, DEVICES, held, 1000)
     assert refused == (
-        "GPU 0 has 700 thousandths promised to pods that run; 301 more are beyond the 1,000 that "
-        "may be"
+        "GPU 0 has 700 thousandths promised to pods that run; 301 more would exceed the limit of "
+        "1,000"
     )
 
 

@@ -19,7 +19,7 @@ from weft.node.nri.plugin import NriPlugin, PluginOptions
 from weft.node.supervisor.delivery_lock import DeliveryLock, HandedOver, handed_over
 from weft.node.supervisor.supervisor import GUARD_OPTIONS, ShareGuard
 
-AWAY = "the agent of this node is away"
+AWAY = "the agent on this node is not running"
 QUICK = msgspec.structs.replace(GUARD_OPTIONS, first_delay_s=0.001, most_delay_s=0.01)
 
 

@@ -209,7 +209,7 @@ async def test_no_container_starts_without_its_share_while_the_agent_starts_agai
         os.kill(server, signal.SIGSTOP)
         os.kill(first, signal.SIGKILL)
         await runtime.has_plugins("weft-guard")
-        with pytest.raises(NotCreatedError, match="the agent of this node is away"):
+        with pytest.raises(NotCreatedError, match="the agent on this node is not running"):
             await own.world.create(own.world.bound("q"))
         assert (await own.world.create(own.world.sandbox("none"), "none")).env == {}
         os.kill(server, signal.SIGCONT)

@@ -1,15 +1,15 @@
 """Keeps the node's GPU resources in its status, from which the kubelet admits pods.
 
-A kubelet refuses pods beyond what its node advertises, and keeps values written by others over its
+A kubelet refuses pods beyond what its node advertises, and keeps what other clients wrote over its
 restarts. So the sums of the node's cards, in the units of each enabled dialect, are written once,
 and again when they differ: a card was added, removed or broke, or another client changed the
 status. `weft.dev/advertises` names the resources that belong to the agent; all others are left
 alone, in particular those served by another system's device plugin.
 
 The kubelet itself writes resources of the agent's own device plugins, every ten seconds: after its
-restart it first writes zero, and the number ten seconds later. The agent writes the number in
-between, once the kubelet has the list (`kubelet_has`); a different value written by the kubelet
-later is kept.
+restart it first writes zero, and the correct number ten seconds later. The agent writes that number
+in between, once the kubelet has the list of devices (`kubelet_has`); a different value written by
+the kubelet later is kept.
 
 Removing a resource, unlike setting it to zero, ends no pod that uses it: a restarting kubelet
 admits such pods again.
@@ -61,11 +61,11 @@ class ForeignPluginError(WeftError):
 
 
 class AccountingSettings(msgspec.Struct, frozen=True):
-    """Settings. `dialects`: whose resources are advertised; None: every dialect with own resources,
-    except those served by another plugin on this node. `own`: resources that are advertised only if
-    configured; only `nvidia.com/gpu` is possible. `device_plugins`: device plugins report most
-    resources to the kubelet. `by_name`: containers get their shares whatever devices the kubelet
-    counts."""
+    """Settings. `dialects`: the dialects whose resources are advertised; None: all that have own
+    resources, except those served by another plugin on this node. `own`: resources that are
+    advertised only if configured; only `nvidia.com/gpu` is possible. `device_plugins`: device
+    plugins report most resources to the kubelet. `by_name`: containers get their shares whatever
+    devices the kubelet counts."""
 
     dialects: tuple[str, ...] | None = None
     own: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class DeviceSource(Protocol):
 
     @property
     def version(self) -> int:
-        """Incremented with each change; 0 before the first reading."""
+        """The number of changes so far; 0 before the first reading."""
         ...
 
     async def changed(self, since: int) -> int:
@@ -101,8 +101,8 @@ def dialects_with_resources() -> tuple[str, ...]:
 
 
 def advertised_unasked() -> tuple[str, ...]:
-    """Return the dialects advertised by default: those whose system has no device plugins of its
-    own that run next to Weft."""
+    """Return the dialects advertised by default, which excludes systems whose own device plugins
+    run next to Weft."""
     beside = {system.name for system in ALL if system.served_by_itself}
     return tuple(name for name in dialects_with_resources() if name not in beside)
 
@@ -135,8 +135,8 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
         served = foreign.intersection(_names_of((name,), settings.units))
         if served:
             log.warning(
-                "%s is served by another device plugin: no resource of %s is advertised; remove "
-                "that plugin and restart the agent to change this",
+                "%s is served by another device plugin: no resource of dialect %s is advertised; "
+                "remove that plugin and restart the agent to change this",
                 ", ".join(sorted(served)),
                 name,
             )
@@ -152,8 +152,8 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
             )
         if resource in remembered:
             raise ForeignPluginError(
-                f"{resource}: the kubelet still remembers a removed device plugin; it "
-                "forgets it five minutes after its end, and then the agent can start"
+                f"{resource}: the kubelet still remembers a removed device plugin; five "
+                "minutes after the plugin's end it does not, and the agent can start"
             )
         chosen.append(_NVIDIA)
     return tuple(chosen)
@@ -211,7 +211,8 @@ class Accounting:
         return self._settings.units
 
     def amounts(self) -> AdvertisedAmounts:
-        """Return all amounts that the node has now, including those reported by device plugins."""
+        """Return the amounts of all resources that the node has now, including those reported by
+        device plugins."""
         gpus = [device.gpu for device in self._devices.devices]
         return amounts_of(advertised_cards(gpus, self.dialects, self.units))
 
@@ -319,7 +320,8 @@ class Accounting:
         return body
 
     def _just_listed(self) -> set[str]:
-        """Return the resources that the kubelet has received but not yet reported."""
+        """Return the resources whose lists of devices the kubelet has received, but has probably
+        not reported to the API server yet."""
         now_s = self._client.clock.monotonic()
         return {
             name
@@ -355,7 +357,8 @@ class Accounting:
 def _changes(
     wanted: Mapping[str, int], there: Quantities, gone: Iterable[str]
 ) -> dict[str, str | None]:
-    """Return changes that give `there` these amounts and remove the resources in `gone`."""
+    """Return changes that set the `wanted` amounts in `there` and remove the resources in
+    `gone`."""
     changes: dict[str, str | None] = {
         name: str(amount)
         for name, amount in sorted(wanted.items())

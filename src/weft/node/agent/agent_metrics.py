@@ -18,7 +18,7 @@ from weft.node.nri.plugin import NriPlugin
 
 
 class DeliveryMetrics(Collector):
-    """Containers by outcome, evictions, and the connection to the container runtime."""
+    """Metrics of containers by outcome, of evictions, and of the connection to the runtime."""
 
     def __init__(
         self, delivery: Delivery, evictions: Evictions, plugin: NriPlugin, closed: FailClosed
@@ -39,8 +39,8 @@ class DeliveryMetrics(Collector):
         text = "Evictions of pods that ran without their share, by outcome."
         yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
         text = (
-            "Whether containers that require the agent are kept from starting without it, as "
-            "tested."
+            "Whether, as tested, no container that requires the agent can start while the agent is "
+            "away."
         )
         yield gauge("weft_agent_fail_closed", text, self._closed.holds)
         yield from _of_runtime(self._plugin)
@@ -54,7 +54,7 @@ class PartMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
-        text = "Parts of the agent that failed and were restarted."
+        text = "Restarts of parts of the agent that had failed, by part."
         yield counter("weft_agent_part_restarts", text, self._broken, "part")
 
 
@@ -67,7 +67,7 @@ class DeviceMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
         watch = self._watch
-        text = "Whether the machine's GPUs could be read, the last time they were asked for."
+        text = "Whether the machine's GPUs could be read at the last attempt."
         yield gauge("weft_agent_gpus_readable", text, bool(watch.version) and not watch.problem)
         text = "Readings of the machine's GPUs that failed, for example without NVIDIA's driver."
         yield counter("weft_agent_gpu_reading_failures", text, watch.failures)
@@ -76,7 +76,7 @@ class DeviceMetrics(Collector):
 def _of_runtime(plugin: NriPlugin) -> Iterator[Metric]:
     text = "Whether the container runtime asks the agent about its containers."
     yield gauge("weft_agent_runtime_connected", text, plugin.connected)
-    text = "Registrations with the container runtime."
+    text = "Registrations of the agent with the container runtime."
     yield counter("weft_agent_runtime_registrations", text, plugin.registrations)
     text = "Times that the connection to the container runtime was lost."
     yield counter("weft_agent_runtime_losses", text, plugin.losses)
@@ -137,9 +137,9 @@ class KubeletMetrics(Collector):
             yield counter("weft_agent_plugin_gpus_untold", text, counts, "why")
         if self._plugins is None:
             return
-        text = "Device plugins registered with the kubelet."
+        text = "Registrations of device plugins that the kubelet accepted."
         yield counter("weft_agent_plugin_registrations", text, self._plugins.registrations)
-        text = "Answers to Allocate, by how certain the pod of the devices was."
+        text = "Answers to Allocate, by how certainly the devices' pod was known."
         yield counter("weft_agent_allocations", text, self._plugins.allocations, "answer")
         text = "Answers to PreStartContainer."
         yield counter("weft_agent_container_starts", text, self._plugins.starts, "outcome")

@@ -6,8 +6,9 @@ labels        weft.dev/gpu-model.…
 Leases        the heartbeats
 containerd    the drop-in named in the node's agent annotation (`node/containerd`)
 
-A running agent would write all of it again, so cleanup first waits for the agents' pods to end. A
-node without Weft's own marks is left alone: there, Alnair's annotations are Alnair's own.
+A running agent would write all of this again, so cleanup first waits for the agents' pods to end. A
+node without annotations or labels of Weft's is left alone: Alnair's annotations there were written
+by Alnair.
 """
 
 import logging
@@ -33,7 +34,8 @@ from weft.node.agent.heartbeat import AGENT_LABELS
 log = logging.getLogger("weft.agent")
 
 WAIT_S = 60.0
-"""Within this many seconds a DaemonSet's pods end and a deleted admission policy loses effect."""
+"""Seconds that cleanup waits for agents to end, and then retries: enough for a DaemonSet's pods to
+end, and for a deleted admission policy to lose its effect."""
 _LOOK_S = 1.0
 _SELECTOR = ",".join(f"{key}={value}" for key, value in AGENT_LABELS.items())
 _FORBIDDEN = 403
@@ -54,8 +56,8 @@ class RuntimeConfiguration(Protocol):
 
 
 class Cleanup:
-    """A cleanup of one node (`node`) or all of them (""). `runtimes` is None if no node's files can
-    be reached."""
+    """Cleans up one node (`node`), or all nodes (""). `runtimes` restores runtimes' configurations;
+    None if this process can reach no node's files."""
 
     def __init__(
         self,
@@ -88,8 +90,8 @@ class Cleanup:
             await clock.sleep(_LOOK_S)
 
     async def _agents_end(self) -> None:
-        """Wait until agents' pods are gone, or the time is over; only terminating ones may then
-        remain, as pods of dead nodes never go."""
+        """Wait until the agents' pods are gone, for a limited time; then `BadInputError` if any pod
+        remains that is not terminating (a dead node's pods terminate for ever)."""
         clock = self._client.clock
         until = clock.monotonic() + self._wait_s
         while agents := await self._agents():
@@ -101,7 +103,7 @@ class Cleanup:
             meta = stay[0].metadata
             text = (
                 f"pod {meta.namespace}/{meta.name} is an agent on node {stay[0].spec.node_name} "
-                "and would write all of it again; delete its DaemonSet, or set agent.enabled=false"
+                "and would undo the cleanup; delete its DaemonSet, or set agent.enabled=false"
             )
             raise BadInputError("weft agent --cleanup", text)
 
@@ -110,7 +112,8 @@ class Cleanup:
         return [pod for pod in pods if self._node in ("", pod.spec.node_name) and _may_run(pod)]
 
     async def _clean(self, cleaned: set[str]) -> list[str]:
-        """Try once to clean everything left; return the problems."""
+        """Try once to clean everything that is left, and add the nodes to `cleaned`; return the
+        problems."""
         problems = []
         try:
             nodes, leases = await self._nodes(), await self._leases()
@@ -151,7 +154,7 @@ class Cleanup:
             return ""
         drop_in = drop_in or "its agent's drop-in"
         if self._runtimes is None:
-            return f"{drop_in} stays there: run weft agent --cleanup on the node"
+            return f"{drop_in} stays on the node: run weft agent --cleanup there"
         return await self._runtimes.put_back(name, drop_in)
 
     async def _nodes(self) -> Sequence[KubeNode]:
@@ -191,8 +194,8 @@ class Cleanup:
 
 
 def leftovers(node: KubeNode) -> dict[str, object]:
-    """Return the patch of a node's status that removes all that an agent wrote; empty if nothing is
-    there."""
+    """Return the patch of a node's status that removes all that an agent wrote; empty if the node
+    has nothing of it."""
     annotations, labels = node.metadata.annotations or {}, node.metadata.labels or {}
     models = [label for label in labels if is_model(label)]
     if not models and not {AGENT, INVENTORY, ADVERTISES}.intersection(annotations):

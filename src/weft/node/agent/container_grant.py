@@ -10,8 +10,8 @@ record
     beyond what may be promised          together with the pods that run here, a GPU would have
                                          more promised than the node's settings allow
 
-The limit comes from the node's settings, not from the record. `NodePods` checks that the pod
-requests what its record grants and was placed there (`dialects/delivery.py:why_not_due`).
+The limit comes from the node's settings, not from the record. `NodePods` checks that the record
+agrees with the pod's requests and placement (`dialects/delivery.py:why_not_due`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -154,7 +154,8 @@ def _of_device(card: DeliveredCard, device: GpuDevice) -> str:
 def _of_sum(
     card: DeliveredCard, held: Iterable[DeliveryRecord], most_mib: int, most_milli: int
 ) -> str:
-    """Return why the GPU would have more promised than allowed, given the records in `held`.
+    """Return why this card, added to those in `held`, would promise more of the GPU than allowed;
+    "" if it would not.
 
     A pod alone on its GPU is not checked: it may have been found to hold more than the GPU has.
     """
@@ -163,12 +164,12 @@ def _of_sum(
     milli = sum(other.milli for other in on_card)
     if memory_mib and memory_mib + card.memory_mib > most_mib:
         return (
-            f"has {memory_mib:,} MiB promised to pods that run; {card.memory_mib:,} more are "
-            f"beyond the {most_mib:,} that may be"
+            f"has {memory_mib:,} MiB promised to pods that run; {card.memory_mib:,} MiB more "
+            f"would exceed the limit of {most_mib:,} MiB"
         )
     if milli and milli + card.milli > most_milli:
         return (
-            f"has {milli:,} thousandths promised to pods that run; {card.milli:,} more are "
-            f"beyond the {most_milli:,} that may be"
+            f"has {milli:,} thousandths promised to pods that run; {card.milli:,} more would "
+            f"exceed the limit of {most_milli:,}"
         )
     return ""

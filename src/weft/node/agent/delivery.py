@@ -1,7 +1,7 @@
-"""Delivers shares through NRI: each container gets what its pod's record says as it is created.
+"""Delivers shares through NRI: a container gets what its pod's record says when it is created.
 
-    the record names the container       granted, if the pod requests that and was placed so
-                                         (`NodePods`) and the node can (`container_grant`)
+    the record names the container       granted, if it agrees with the pod's requests and placement
+                                         (`NodePods`) and the node can deliver (`container_grant`)
     requests a share, has no record yet  refused: the kubelet tries again
     requests another plugin's GPUs       left alone; refused if the node has no such plugin
     requests no GPU                      sees no GPU, except in exempt namespaces
@@ -9,7 +9,8 @@
                                          the pod is known
 
 The record in the sandbox's annotations comes first: the kubelet passes it on, so containers start
-while the API server is unreachable. The requests of such a pod are checked once it is known.
+while the API server is unreachable. The requests of such a pod are checked once the API server has
+reported it.
 
 The runtime says which pods hold GPUs: those with a container that was given its share, until their
 sandbox stops. But containerd does not report the end of sandboxes older than its own restart. So a
@@ -56,7 +57,8 @@ _MOST_UNKNOWN = 10_000
 
 
 class HeldRecord(NamedTuple):
-    """A pod's delivered record, and its sandbox: a pod may get another one."""
+    """A pod's delivered record and the sandbox it was delivered to: a pod may get another sandbox
+    later."""
 
     sandbox: nri.PodSandbox
     record: DeliveryRecord
@@ -77,10 +79,10 @@ class Delivery:
     """A `RuntimeHooks`, and a part of the agent. `counts` are containers by outcome.
 
     `with_processes` returns which of the pods with these UIDs have a process on this machine.
-    `on_refused` gets a pod and why its container did not start, `on_without` a pod whose container
-    runs without its share (it is evicted), `on_stranger` a pod whose container sees GPUs that it
-    was not assigned, as it started while no agent ran; `strangers` counts those containers.
-    `cdi_device` returns a CDI device that brings a grant, "" if the runtime knows none.
+    `on_refused` gets a pod and why its container did not start; `on_without` a pod to be evicted,
+    as its container runs without its share; `on_stranger` a pod whose container sees GPUs that it
+    was not assigned, as it started while no agent ran (`strangers` counts these containers).
+    `cdi_device` returns a CDI device that brings a grant, "" if the runtime cannot apply it.
     """
 
     def __init__(
@@ -257,7 +259,7 @@ class Delivery:
         return why_refused(record, uid, self._pods.node_name, devices, others, most)
 
     def _asks_elsewhere(self, pod: nri.PodSandbox, container: nri.Container) -> bool:
-        """Return True if the container asks another plugin for GPUs, in a pod that has a record."""
+        """Return True if the container requests GPUs from another device plugin of this node."""
         known = self._pods.pods.get(pod.uid)
         if known is None:
             return False
@@ -279,7 +281,7 @@ class Delivery:
     # --- pods that are gone ---
 
     async def run(self) -> None:
-        """Look periodically for pods that are gone, until cancelled."""
+        """Release periodically the shares of pods that are gone, until cancelled."""
         while True:
             await asyncio.sleep(self._options.look_s)
             await self._forget_gone()
@@ -301,13 +303,13 @@ class Delivery:
         gone = [uid for uid in absent.keys() - set(running) if self._held.get(uid) is absent[uid]]
         for uid in gone:
             pod = self._held.pop(uid).pod
-            text = "pod %s is gone, its runtime did not say so: its share is free"
+            text = "pod %s is gone, which the runtime did not report: its share is free"
             log.info(text, pod, extra=about(pod))
         return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
         """Return the pod if the API server reports it within `wait_s`; None for static pods and
-        pods outside Kubernetes, which it may not know."""
+        pods outside Kubernetes, which the API server may not know."""
         if not pod.uid or is_static(pod.uid):
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)
@@ -374,9 +376,9 @@ class Delivery:
         self.strangers += 1
         text = (
             f"container {container.name} sees GPUs ({sees[:80]}) that Weft did not assign: it "
-            "started"
+            "started while no agent ran"
         )
-        self._on_stranger(_name_of(pod), f"{text} while no agent ran")
+        self._on_stranger(_name_of(pod), text)
 
     def _hold(self, pod: nri.PodSandbox, record: DeliveryRecord) -> None:
         self._held[pod.uid] = HeldRecord(pod, record, _name_of(pod))
@@ -384,9 +386,9 @@ class Delivery:
             self._unjudged.add(pod.uid)
 
     def _distrust(self, pod: nri.PodSandbox, known: NodePod, why: str) -> None:
-        """Handle a running pod whose record is refused. A pod that requests no GPU is evicted. For
-        others, changed settings may be the reason: the pod is reported, and its new containers do
-        not start."""
+        """Handle a running pod whose record is refused. If it requests no GPU, it is evicted. If it
+        requests GPUs, it is only reported, as changed settings may be the reason, and its new
+        containers do not start."""
         self._held.pop(pod.uid, None)
         tell = self._on_without if known.asks == "nothing" else self._on_refused
         tell(_name_of(pod), f"it runs with GPUs that are not its own: {why}")
@@ -444,8 +446,8 @@ def _name_of(pod: nri.PodSandbox) -> PodName:
 
 
 def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str]:
-    """Return the variables of the grant that image and pod both set, the pod to another value than
-    the grant, with the pod's values."""
+    """Return the variables that image and pod both set, and the pod to another value than the
+    grant: names with the pod's values."""
     values: dict[str, list[str]] = {}
     for entry in container.env:
         name, _, value = entry.partition("=")

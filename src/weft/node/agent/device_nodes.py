@@ -2,8 +2,9 @@
 
 Device nodes are passed with their numbers, so that the runtime allows them in the container's
 cgroup, and again whenever systemd resets the cgroup's rules. CDI names also bring the driver's
-libraries, from a specification written by others (nvidia-ctk). It may be older than the driver or
-the cards: a name is used only if it brings the device nodes of exactly that GPU.
+libraries, from a specification that another program writes (nvidia-ctk). The specification may be
+older than the driver or the cards: a name is used only if it brings the device nodes of exactly
+that GPU.
 """
 
 import logging
@@ -83,8 +84,8 @@ class CdiSpecs:
         self._told: set[str] = set()
 
     def names_of(self, devices: Iterable[GpuDevice]) -> tuple[str, ...]:
-        """Return the devices' qualified names, by UUID or index; none unless all of them have
-        one."""
+        """Return the devices' qualified CDI names, made from UUIDs or indexes; empty unless every
+        device has a name."""
         if not self.heeded:
             return ()
         self._refresh()
@@ -104,8 +105,8 @@ class CdiSpecs:
             if name not in self._told:
                 self._told.add(name)
                 nodes = (", ".join(sorted(each)) for each in (brought, _gpu_nodes(device.paths)))
-                text = f"{CDI_KIND}={name} has {next(nodes) or 'no device node'}"
-                self._problem(f"{text}, GPU {device.gpu.index} is {next(nodes) or 'without'}")
+                text = f"{CDI_KIND}={name} brings {next(nodes) or 'no device node'}"
+                self._problem(f"{text}, but GPU {device.gpu.index} has {next(nodes) or 'none'}")
         return ""
 
     def _refresh(self) -> None:
@@ -187,7 +188,7 @@ def _read(file: _File) -> _Specification:
     named = [each for each in listed if isinstance(each, dict) and "name" in each]
     nodes_of = {str(each["name"]): _nodes_of(spec) | _nodes_of(each) for each in named}
     if len(nodes_of) < len(named):
-        return _Specification(problem=f"{file.path} names a device twice: runtimes skip it")
+        return _Specification(problem=f"{file.path} names a device twice: runtimes skip the file")
     return _Specification(nodes_of)
 
 
@@ -200,7 +201,8 @@ def _nodes_of(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _are_of(nodes: frozenset[str], device: GpuDevice) -> bool:
-    """Return True if these nodes are exactly the device's: its card, and its instance if known."""
+    """Return True if these device nodes are exactly those of the device: of its card, and of its
+    MIG instance if known."""
     own = _gpu_nodes(device.paths)
     instance = _capabilities(own)
     same_card = nodes - _capabilities(nodes) == own - instance

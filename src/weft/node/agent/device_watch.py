@@ -1,7 +1,7 @@
 """Reads the machine's GPUs for all parts of the agent, on one thread, and announces changes.
 
-NVML's calls block, and one to a failing GPU may block for seconds: only the part that asked waits
-for it.
+NVML's calls block, and a call to a failing GPU may block for seconds: only the part of the agent
+that made the call waits.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class DeviceWatch:
         return await loop.run_in_executor(self._thread, question, self._reader)
 
     async def changed(self, since: int) -> int:
-        """Wait until `version` differs from `since`; return it."""
+        """Wait until `version` differs from `since`; return the new version."""
         async with self._change:
             await self._change.wait_for(lambda: self.version != since)
             return self.version

@@ -5,11 +5,12 @@ annotations   weft.dev/inventory      every GPU and instance, in service or not
               weft.dev/gpu-links      how the GPUs are connected, if that can be read
               weft.dev/plugin-gpus    which GPUs NVIDIA's device plugin gave to which pods
               ai.centaurus.io/…       Alnair's: count, UUIDs, units in both spellings
-labels        weft.dev/gpu-model.…    each model and its number: for node selectors, and to see
-                                      which names `genius/gpu-model` accepts
+labels        weft.dev/gpu-model.…    the number of GPUs of each model: for node selectors, and to
+                                      see which names `genius/gpu-model` accepts
 
-They are written when they differ, and compared periodically, so that changes by other clients are
-corrected. They stay when the agent stops, as it usually returns; `cleanup` removes them.
+The Node object is compared periodically, and corrected if it differs, so that changes by other
+clients do not last. All this stays when the agent stops, as it usually returns; `cleanup` removes
+it.
 """
 
 import asyncio
@@ -94,9 +95,9 @@ def _label(model: str) -> str:
 class Discovery:
     """Keeps the node's annotations and labels up to date. Run `run()` as a task.
 
-    `offer` returns what the agent offers now (None: nothing), `given` what NVIDIA's plugin gave to
-    pods (None: not known, and what is written stays); call `nudge` when one of them changes.
-    `writes` and `failures` are counters.
+    `offer` returns what the agent offers now (None: nothing), `given` which GPUs NVIDIA's plugin
+    gave to pods (None: not known, so that annotation stays as it is); call `nudge` when either
+    changes. `writes` and `failures` count writes and failed attempts.
     """
 
     def __init__(
@@ -145,7 +146,8 @@ class Discovery:
         return await self._put(node, wanted, keep)
 
     def _gpus(self, node: KubeNode) -> list[Gpu]:
-        """Return the GPUs as read; if they never were, those last written, out of service."""
+        """Return the GPUs as read; if none was ever read, those on the Node object, as out of
+        service."""
         if self._watch.devices or not self._watch.problem:
             return [device.gpu for device in self._watch.devices]
         try:
@@ -187,7 +189,8 @@ class Discovery:
 def _changes(
     there: Mapping[str, str], wanted: Mapping[str, str], ours: Callable[[str], bool]
 ) -> dict[str, str | None]:
-    """Return the changes to write; None removes a key."""
+    """Return the changes that turn `there` into `wanted`; None removes a key, which must be one of
+    `ours`."""
     changes: dict[str, str | None] = {
         name: value for name, value in wanted.items() if there.get(name) != value
     }

@@ -21,13 +21,13 @@ DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
 _AT_ONCE = 100
-"""Evictions sent at once: all pods of most nodes. While the first pods end, the kubelet and runtime
-keep the machine busy, and later requests would wait."""
+"""Most evictions sent at once, enough for all pods of most nodes: later requests would wait, as
+the kubelet and the runtime keep the machine busy while the first pods end."""
 
 
 class Evictions:
     """Evicts pods until they are gone. Run `run()` as a task. `counts` are attempts by outcome.
-    `busy` is True while pods are evicted for the first time: the agent's other writes can wait."""
+    `busy` is True during the first attempts to evict pods: the agent's other writes can wait."""
 
     def __init__(
         self, client: ApiClient, pods: NodePods, events: PodEvents, again_s: float = 15.0
@@ -43,7 +43,7 @@ class Evictions:
         pods.listeners.append(self._heard_of)
 
     def evict(self, pod: PodName, why: str, *, bare_too: bool = True) -> None:
-        """Evict this pod soon, unless no controller would recreate it and `bare_too` is False.
+        """Evict this pod soon; if not `bare_too`, only a pod that a controller would recreate.
         `why` is shown to users."""
         if bare_too:
             self._bare_too.add(pod)

@@ -1,10 +1,10 @@
 """Finds out whether this node's container runtime fails closed, by a trial after each registration.
 
-Closed means: no container of a pod that requires the agent starts while the agent is away. A
-runtime's version does not tell, because its validator is off by default. Its configuration is read
-only at its start; then the agent registers again, and the trial is repeated. If the trial could not
-be made, the runtime counts as open, and the trial is repeated later. The agent offers nothing
-before the first trial.
+Closed means: no container of a pod that requires the agent starts while the agent is away. The
+runtime's version does not tell, because its validator is off by default. A runtime reads its
+configuration only at its start; then the agent registers again, and the trial is repeated. If the
+trial could not be made, the runtime counts as open, and the trial is repeated later. The agent
+offers nothing before the first trial.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 The Lease `weft-agent-<node>` is in the agent's namespace. It is renewed while the container runtime
 asks the agent (or the kubelet its device plugins). Its holder is removed as soon as that stops, and
-when the agent ends: schedulers then place no more pods there. A crashed agent is late after 14 s.
+when the agent ends: schedulers then place no more pods on the node. A crashed agent's Lease counts
+as expired after 14 s.
 """
 
 import asyncio
@@ -30,8 +31,8 @@ _FAILED = (ApiError, LostError, NotSentError, msgspec.DecodeError)
 
 
 class Heartbeat:
-    """A part of the agent. `delivers` says whether shares reach containers now; `failures` counts
-    failed writes."""
+    """A part of the agent. `delivers` returns whether shares reach containers now; `failures`
+    counts failed writes."""
 
     def __init__(
         self, client: ApiClient, node: str, namespace: str, delivers: Callable[[], bool]

@@ -1,4 +1,4 @@
-"""Adds to a container what enforces its share, in addition to what its delivery record says.
+"""Adds the environment and mounts that enforce a container's share, by its isolation mode.
 
 `model/agent_offer.py` lists the isolation modes; docs/explanation/isolation.md says what each
 enforces, and against whom. GPUs are numbered as CUDA numbers them in the container: by PCI bus, as
@@ -66,7 +66,8 @@ class IsolationOptions(msgspec.Struct, frozen=True):
 
 
 class NodeIsolation:
-    """The node's modes, and what each adds to a container. `mps` is None if MPS is off."""
+    """The node's isolation modes, and what each adds to a container. `mps` is None if MPS is
+    off."""
 
     def __init__(
         self, options: IsolationOptions, watch: DeviceWatch, mps: MpsDaemon | None = None
@@ -81,7 +82,7 @@ class NodeIsolation:
         }
 
     def offered(self) -> tuple[str, ...]:
-        """Return the modes that a container can have here now."""
+        """Return the isolation modes that a container can have on this node now."""
         modes = [*WITHOUT_AGENT]
         if self._mps is not None and self._mps.ready:
             modes.append(MPS)
@@ -106,7 +107,7 @@ class NodeIsolation:
         return adder(subject)
 
     def prune(self, pods: Collection[str], now_s: float) -> None:
-        """Remove the files of containers whose pods (UIDs) are not among these.
+        """Remove the files of containers whose pod's UID is not in `pods`; `now_s` is Unix time.
 
         New files are kept: their pod may not be known to the caller yet.
         """
@@ -117,8 +118,8 @@ class NodeIsolation:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _parts(self, shares: Sequence[DeliveredShare]) -> "tuple[_Part, ...]":
-        """Return the container's part of each of its GPUs, in the order in which CUDA numbers
-        them."""
+        """Return the container's part of each of its GPUs, in the order in which CUDA numbers the
+        GPUs."""
         parts: dict[int, _Part] = {}
         for share in shares:
             device = self._watch.by_index(share.gpu)
@@ -211,7 +212,7 @@ class NodeIsolation:
 
 
 class HookCleaner:
-    """Removes files left by hook containers. Run `run()` as a task.
+    """Removes files left by containers with isolation mode "hook". Run `run()` as a task.
 
     `pods` returns the UIDs of the node's pods; None while they are unknown.
     """
@@ -252,6 +253,7 @@ def _usual(container: _Container) -> str:
 
 
 def _percent(parts: Sequence[_Part]) -> int:
-    """Return percent of the cores, one number for all GPUs: the least requested; 0 if none was."""
+    """Return the percentage of cores that the container may use on each of its GPUs: the smallest
+    requested; 0 if no cores were requested."""
     asked = [part.milli for part in parts if part.milli]
     return min(100, -(-min(asked) // 10)) if asked else 0

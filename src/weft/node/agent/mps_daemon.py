@@ -4,11 +4,11 @@
 <folder>/shm    /dev/shm of the daemon and these containers only
 <folder>/log    its log files
 
-Ending the daemon ends its servers, and with them every program that uses them. So it does not
-belong to the agent's process: it runs in a session and cgroup of its own, survives an upgrade of
-the agent, and the next agent finds it by its sockets. `stop` ends it when Weft is uninstalled. A
-daemon that died is restarted in the same folder; one that runs but does not answer is left alone,
-as its programs may still work.
+Ending the daemon ends its servers, and with them every program that uses them. So the daemon does
+not belong to the agent's process: it runs in a session and cgroup of its own, survives an upgrade
+of the agent, and the next agent finds it by its sockets. `stop` ends it when Weft is uninstalled. A
+daemon that died is restarted in the same folder; a daemon that runs but does not answer is left
+alone, as its programs may still work.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ class MpsOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `folder`: the same path on the host and for the agent, since it is mounted into containers; in
-    /run, where shared memory is allowed. `program`: the driver's; it must match the driver's
+    /run, where shared memory is allowed. `program`: the driver's control program, of the driver's
     version. `run_by`: a command prefix, such as `nsenter …` for an agent in a container, as the
     driver's program is on the host. `own_shm`: whether the daemon gets its own /dev/shm; required
     if containers use it, and needs the right to mount. `cgroups`: where cgroupfs is, as the daemon
     sees it; the daemon moves itself to `weft-mps` there, so that it does not end with the agent's
     cgroup. "" leaves it where it is. `multi_user`: whether programs of all users share one server.
-    Without it a server takes programs of one user id only, and those of another user hang until it
-    has ended: containers run as many users.
+    Without it a server takes programs of one user id only, and another user's programs hang until
+    the server has ended; but containers run as many users.
     """
 
     folder: Path = Path("/run/weft/mps")
@@ -71,8 +71,8 @@ class MpsOptions(msgspec.Struct, frozen=True):
 
 
 def options_here(proc: Path = Path("/proc"), *, multi_user: bool = True) -> MpsOptions:
-    """Choose the options for this machine: the host's program for an agent in a container that may
-    see the host's processes; always a cgroup of its own."""
+    """Choose the options for this machine: the host's program if the agent is in a container that
+    sees the host's processes and has no such program; always a separate cgroup."""
     try:
         contained = (proc / "1/ns/mnt").readlink() != (proc / "self/ns/mnt").readlink()
     except OSError:  # not visible: not root, or a container without the host's processes
@@ -82,7 +82,7 @@ def options_here(proc: Path = Path("/proc"), *, multi_user: bool = True) -> MpsO
 
 
 class MpsDaemon:
-    """Keeps the daemon running. Run `run()` as a task.
+    """Keeps the MPS daemon running. Run `run()` as a task.
 
     `ready` is True while the daemon answers; `problem` says why it does not; `starts` counts its
     starts. `listeners` are called when `ready` changes.
@@ -97,7 +97,7 @@ class MpsDaemon:
 
     @property
     def available(self) -> bool:
-        """True if the program exists; assumed where another command runs it."""
+        """True if the program exists; assumed to be True if `run_by` starts it elsewhere."""
         return bool(self.options.run_by) or shutil.which(self.options.program) is not None
 
     async def run(self) -> None:
@@ -207,7 +207,7 @@ class MpsDaemon:
     def _last_words(self) -> str:
         logs = sorted(self._logs.glob("*.log"))
         text = "".join(file.read_text(errors="replace") for file in logs).strip()
-        return text[-300:] or "it says nothing"
+        return text[-300:] or "its log is empty"
 
     def _tell(self, problem: str) -> None:
         if problem != self.problem:

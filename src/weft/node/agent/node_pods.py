@@ -4,10 +4,10 @@ a Binding of Weft's                          the delivery record is in the pod's
 another system's scheduler, an older Weft    derived from the pod's other annotations and the
                                              node's reported GPUs
 
-A record in an annotation is accepted only as far as the pod's requests and placement justify it:
-without admission policies, any user may have written it. It does not change once a container may
-have been given its GPUs: later edits of annotations have no effect. (When the node's reported GPUs
-change, derived records are derived again.)
+A record in an annotation is accepted only if the pod's requests and placement justify it: without
+admission policies, any user may have written it. An accepted record does not change, as a container
+may have been given its GPUs: later edits of annotations have no effect. (When the node's reported
+GPUs change, derived records are derived again.)
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class RunningStatus(PodStatus, frozen=True, gc=False):
 
 
 class PodOnNode(PodManifest, frozen=True, gc=False):
-    """A pod on its node."""
+    """A pod as the agent of its node reads it."""
 
     metadata: OwnedMeta = OwnedMeta()
     status: RunningStatus = RunningStatus()
@@ -74,7 +74,7 @@ class PodOnNode(PodManifest, frozen=True, gc=False):
         return not any(owner.controller for owner in self.metadata.owner_references or ())
 
     def containers_by_id(self) -> dict[str, str]:
-        """Return the names of its containers by the runtime's ids."""
+        """Return the names of the pod's containers by the runtime's ids."""
         return {
             container.container_id.partition("://")[2]: container.name
             for container in self._containers()
@@ -98,17 +98,17 @@ _MIRROR = "kubernetes.io/config.mirror"
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
 _SOON = WatchOptions(most_delay_s=5)
-"""Delay limit of the watch: when the API server returns, the kubelet learns of pods at once and
-then asks for containers."""
+"""Short delays between the watch's attempts to reconnect: when the API server returns, the kubelet
+learns of pods at once and starts their containers."""
 
 
 class NodePod(msgspec.Struct, frozen=True):
-    """A pod of this node. `uid` is the one that the runtime uses.
+    """A pod of this node. `uid` is the UID that the runtime uses.
 
     `asks` says whether it requests no GPU (`nothing`), a `share` delivered here, or GPUs that
-    another plugin delivers (`foreign`). `record` says what it gets, `derived` that no record was
-    written; `problem` why a required record is missing. `forged`: the pod carries a record that
-    grants more than it requests or was placed with.
+    another plugin delivers (`foreign`). `record` says what it gets; `derived` is True if that was
+    derived from other annotations. `problem` says why a required record is missing. `forged`: the
+    pod carries a record that its requests or its placement do not justify.
     """
 
     uid: str
@@ -139,9 +139,9 @@ class PodRules(msgspec.Struct, frozen=True):
 class NodePods:
     """Follows the node and its pods. Run `run()` as a task.
 
-    `workload_of` names what makes a pod again. `listeners` are called with the UID of each pod that
-    was added, changed or removed. `synced` is set once all pods are known; `node` describes this
-    node's GPUs as the API server has them, None until known.
+    `workload_of` returns the name of the workload that recreates a pod. `listeners` are called with
+    the UID of each pod that was added, changed or removed. `synced` is set once all pods are known;
+    `node` describes this node's GPUs as the API server has them, None until known.
     """
 
     def __init__(
@@ -243,8 +243,8 @@ class NodePods:
             tasks.create_task(self._follow_pods())
 
     async def known(self, uid: str, within_s: float) -> NodePod | None:
-        """Return the pod; wait up to `within_s` seconds for an unknown one, if the API server
-        answers."""
+        """Return the pod with this UID; if it is unknown and the API server answers, wait for it up
+        to `within_s` seconds. None if it stays unknown."""
         pod = self._pods.get(uid)
         if pod is not None or self.problem:
             return pod
@@ -289,7 +289,7 @@ class NodePods:
             self._read_group(pod.manifest)
 
     def _read_group(self, manifest: PodOnNode) -> None:
-        """Read KAI's pods again: their reservation pods say which card they have."""
+        """Read KAI's pods again if this is a reservation pod, which says on which card they are."""
         if is_reservation(manifest):
             self._read_again(pod for pod in self._pods.values() if groups_of(pod.manifest))
 

@@ -1,7 +1,8 @@
-"""Offers the node's shares for delivery by name, as long as the container runtime asks the agent.
+"""Offers the node's shares for delivery by name, as long as the container runtime asks the agent
+about containers.
 
 A newly started agent writes nothing at first: its predecessor's offer still holds. A runtime that
-restarts or is upgraded returns soon. One that stays away may have NRI disabled in its
+restarts or is upgraded returns soon. A runtime that stays away may have NRI disabled in its
 configuration, and would start every container without its share: then the offer is withdrawn, and
 the node's resources with it (`Accounting`), so that no more pods come.
 """
@@ -22,7 +23,8 @@ from weft.node.nri.plugin import NriPlugin
 log = logging.getLogger("weft.agent")
 
 GONE_S = 120.0
-"""Longer than an upgrade of the runtime takes, including unpacking its packages."""
+"""Seconds without the runtime after which the offer is withdrawn: longer than an upgrade of the
+runtime takes, including unpacking its packages."""
 _LOOK_S = 1.0
 
 
@@ -39,8 +41,8 @@ def offer_of(
     closed: FailClosed,
     configuring: Configuring | None = None,
 ) -> AgentOffer | None:
-    """Return the offer through this plugin; None until it has registered and the fail-closed trial
-    is over."""
+    """Return what this node offers through the plugin; None until the plugin has registered and the
+    fail-closed trial is over."""
     if not plugin.registrations or closed.trial is None:
         return None
     because, drop_in = closed.open_because, configuring.drop_in if configuring else None
@@ -59,14 +61,16 @@ def offer_of(
 
 
 class Connecting(Protocol):
-    """The plugin that the container runtime asks about containers; `NriPlugin` implements it."""
+    """A plugin that knows whether the container runtime is `connected`; `NriPlugin` implements
+    it."""
 
     connected: bool
 
 
 class RuntimeAbsence:
-    """A part of the agent that notices when the runtime has stayed away for `gone_s` seconds.
-    `listeners` are called when `gone` changes; `seen` is set once it was True."""
+    """A part of the agent that sets `gone` to True when the runtime has not been connected for
+    `gone_s` seconds. `listeners` are called when `gone` changes; `seen` is set when it is first
+    True."""
 
     def __init__(self, plugin: Connecting, gone_s: float = GONE_S) -> None:
         self.gone = False
@@ -90,11 +94,11 @@ class RuntimeAbsence:
             self.seen.set()
             log.error(
                 "the container runtime has not asked about containers for %d s: this node offers "
-                "no shares until it does; weft doctor on the node says what it lacks",
+                "no shares until it does; run weft doctor on the node to find out why",
                 self._gone_s,
             )
         else:
-            log.info("the container runtime asks again: this node offers shares")
+            log.info("the container runtime asks about containers again: this node offers shares")
         for listen in self.listeners:
             listen()
 
@@ -107,8 +111,8 @@ class Registering(Protocol):
 
 
 class Offering:
-    """A part of the agent that runs discovery from the first registration on, or once it is clear
-    that there will be none (`absence`), and nudges it at each later change."""
+    """A part of the agent that starts discovery after the first registration, or once `absence`
+    finds the runtime gone, and makes discovery write again after each later change."""
 
     def __init__(
         self, plugin: Registering, discovery: Discovery, absence: RuntimeAbsence | None = None

@@ -1,8 +1,8 @@
 """Reports pods that hold more GPU memory than they were assigned, and evicts them if configured.
 
-A pod is measured on each GPU against what its Binding charges it there. A process' own memory on
-the GPU (its CUDA context, some hundred MiB) counts, as others cannot use it; so there is a margin.
-The excess must last: an allocator that frees memory at once harms nobody.
+A pod's use of each GPU is compared with the memory that its record assigns it there. A process'
+CUDA context (some hundred MiB) counts, as other pods cannot use that memory; so there is a margin.
+The excess must last: an allocator that soon frees memory harms nobody.
 """
 
 import asyncio

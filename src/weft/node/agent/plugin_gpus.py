@@ -2,12 +2,12 @@
 object.
 
 The kubelet lists pods by name, without UIDs. So a pod is reported only if its status showed that it
-was admitted before the kubelet was asked, and the answer has only one pod of its name: it never
-gets the devices of an earlier pod with that name. A report stays true while the pod exists, so an
-earlier agent's report stays until the kubelet has answered.
+was admitted before the kubelet was asked, and the answer has only one pod of its name: so devices
+of an earlier pod with that name are never reported for it. A report stays true while the pod
+exists, so an earlier agent's report stays until the kubelet has answered.
 
-The number of devices for each card is counted from all that the plugin offers. While it offers none
-of a card (it restarts, or the card is unhealthy), the last known number counts.
+The number of devices for each card is counted from all that the plugin offers. While the plugin
+offers no device of a card (it restarts, or the card is unhealthy), the last known number is used.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ def read_answer(
     untold: list[UntoldPod] = []
     for uid, name in sorted(names.items()):
         if name in twice:
-            text = f"the kubelet has two pods {'/'.join(name)}"
+            text = f"the kubelet lists two pods named {'/'.join(name)}"
             untold.append(UntoldPod(SAME_NAME, uid, text))
             continue
         counts = Counter(map(card_of, set[str]().union(*held.get(name, ()))))
@@ -144,7 +144,7 @@ def _problem(
         if card not in places:
             return UntoldPod(UNKNOWN_GPU, uid, f"has {card[:80]}, which is not a GPU of this node")
         if devices > replicas.get(card, 0):
-            text = f"has {devices} devices of {card}, which is offered as {replicas.get(card, 0)}"
+            text = f"has {devices} devices of {card}, but only {replicas.get(card, 0)} are offered"
             return UntoldPod(NO_NUMBER, uid, text)
     return None
 
@@ -155,8 +155,8 @@ def _devices(ids: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
 
 class PluginGpusWatch:
     """Watches which GPUs NVIDIA's device plugin gave to pods: `given`, None until the kubelet has
-    answered. `listeners` are called when it changes. `counts` are pods whose GPUs could not be
-    found out, by reason; `failures` are unanswered calls to the kubelet."""
+    answered. `listeners` are called when `given` changes. `counts` are pods whose GPUs could not be
+    found out, by reason; `failures` are failed attempts to ask."""
 
     def __init__(
         self,
@@ -180,7 +180,8 @@ class PluginGpusWatch:
         pods.listeners.append(lambda _: self._wake.set())
 
     async def run(self) -> None:
-        """Ask after each change of the node's pods, and periodically, until cancelled."""
+        """Ask the kubelet after each change of the node's pods, and periodically, until
+        cancelled."""
         await self._pods.synced.wait()
         remembered = False
         while True:

@@ -24,8 +24,8 @@ class PodName(NamedTuple):
 
 
 class PodEvents:
-    """Writes events. Run `run()` as a task; `warn` never blocks. While `busy`, events wait, for
-    some seconds at most."""
+    """Writes events. Run `run()` as a task; `warn` never blocks. While `busy` returns True, events
+    wait, for some seconds at most."""
 
     def __init__(self, client: ApiClient, node_name: str, busy: Callable[[], bool]) -> None:
         self.writer = EventWriter(client, AGENT, node_name, busy)

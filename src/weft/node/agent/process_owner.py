@@ -1,7 +1,7 @@
 """Finds the pod and container that own a process, by its cgroup.
 
-The kubelet puts every container below a cgroup that names its pod's UID. Its spelling depends on
-the kubelet's cgroup driver, and the container's part on the runtime:
+The kubelet puts every container below a cgroup that names its pod's UID. The path's spelling
+depends on the kubelet's cgroup driver, and the container's part of it on the runtime:
 
 cgroupfs   /kubepods/burstable/pod<uid>/<id>                       (cri-o: crio-<id>)
 systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/
@@ -10,8 +10,8 @@ systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.
 In a slice's name the UID's `-` are `_`. The part before varies (a kubelet's own cgroup root, a
 kubelet that is itself in a container, a path relative to the agent's cgroup namespace) and is
 ignored. If a path names several pods, the outermost counts: below its own cgroup a container can
-choose names itself. cgroup v1 has a line for each controller, v2 one, a hybrid both: the first that
-names a pod counts.
+choose names itself. /proc/<pid>/cgroup has a line for each controller with cgroup v1, one line with
+v2, and both in a hybrid: the first line that names a pod counts.
 """
 
 import re
@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 16
 
 
 class ProcessOwner(NamedTuple):
-    """A pod's UID, and the runtime's id of the container ("" for a process outside its
+    """A pod's UID, and the runtime's id of the container ("" for a process outside the pod's
     containers)."""
 
     pod_uid: str
@@ -35,8 +35,8 @@ class ProcessOwner(NamedTuple):
 
 
 def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
-    """Return the pod that owns the process, from `proc` (/proc); None if no pod does, or it has
-    ended."""
+    """Return the pod and container that own the process, from `proc` (/proc); None if no pod owns
+    it, or the process has ended."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
@@ -58,8 +58,8 @@ def pods_with_processes(proc: Path, uids: Collection[str]) -> set[str]:
 
 
 def owner_in(text: str) -> ProcessOwner | None:
-    """Return the pod and container named in the text of /proc/<pid>/cgroup; None if it names
-    none."""
+    """Return the pod and container named in the text of /proc/<pid>/cgroup; None if it names no
+    pod."""
     for line in text.splitlines():
         owner = _owner_by(line.partition(":")[2].partition(":")[2])
         if owner is not None:

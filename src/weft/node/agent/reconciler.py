@@ -1,12 +1,12 @@
 """Compares the devices that the kubelet reports for containers with their pods' delivery records.
 
 no record         a container holds devices of Weft's, but no record assigns a share
-other amount      it holds more or fewer of them than it requests
-uncounted         it has a share but holds no devices for it: the kubelet counts too little
-another's GPU     another plugin gave it a GPU that is not in its share
+other amount      a container holds more or fewer devices of Weft's than it requests
+uncounted         a container has a share but holds no devices: the kubelet counts too little
+another's GPU     another plugin gave a container a GPU that is not in its share
 
 Each difference causes an event, a log line and a count. Only a pod with another's GPU is evicted,
-because it runs where others were assigned.
+because it runs on a GPU that may be assigned to other pods.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def differences(
     own: frozenset[str],
     uuids: Sequence[str],
 ) -> list[HeldDifference]:
-    """List the differences. `own` are the resources that our device plugins serve, `uuids` the
+    """List the differences. `own` are the resources that Weft's device plugins serve, `uuids` the
     node's GPUs.
 
     Unknown pods are skipped: the API server has not reported them yet.
@@ -119,7 +119,7 @@ def _of_container(
             if others and all(promised):
                 differs(
                     ANOTHERS_GPU,
-                    f"was given {', '.join(others)} by {resource}'s device plugin; its share is of "
+                    f"was given {', '.join(others)} by {resource}'s device plugin; its share is on "
                     f"{', '.join(sorted(promised))}",
                 )
     return differing
@@ -177,8 +177,8 @@ class Reconciler:
             await asyncio.sleep(self._period_s)
 
     async def look(self) -> list[HeldDifference]:
-        """Compare once; report what was seen twice in a row, as kubelet and API server are not read
-        at the same moment."""
+        """Compare once; report and return the differences seen twice in a row, as kubelet and API
+        server are not read at the same moment."""
         listed = await self._listed.containers()
         differing = differences(listed, self._pods.pods.values(), self._own(), self._uuids())
         lasting = [each for each in differing if each in self._seen]

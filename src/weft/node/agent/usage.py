@@ -1,8 +1,8 @@
 """Measures what GPUs do, and what each pod and container uses of them.
 
 Every second the GPUs' counters and processes are read; a process' cgroup names its pod
-(`process_owner.py`), and this node's pods give the pod's name. Processes outside pods are
-distinguished by their command's name: a process outside Kubernetes takes memory too.
+(`process_owner.py`), and this node's pods give the pod's name. Processes outside pods, which take
+memory too, are grouped by their command's name.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger("weft.agent")
 
 PERIOD_S = 1.0
 KEPT_S = 5.0
-"""How long a reading is valid, in seconds; after that there is none, so that a hanging driver
+"""How long a reading is valid, in seconds; an older reading is not used, so that a hanging driver
 shows."""
 
 
@@ -48,7 +48,8 @@ class PodDirectory(Protocol):
 
 
 class ContainerUse(NamedTuple):
-    """A container's use of a GPU: MiB, and its part of SM time if the driver reports it.
+    """A container's use of a GPU: memory in MiB, and its part of SM time, 0 to 1 (None if the
+    driver does not report it).
 
     `pod` is None if unknown; `container` is "" if unknown.
     """
@@ -63,7 +64,7 @@ class ContainerUse(NamedTuple):
 
 
 class StrayUse(NamedTuple):
-    """The use of a GPU by processes outside pods, by their command's name."""
+    """The use of a GPU by processes outside pods whose command has this name."""
 
     gpu: int
     command: str
@@ -72,8 +73,8 @@ class StrayUse(NamedTuple):
 
 
 class NodeUse(NamedTuple):
-    """One reading: GPUs, their counters by index, and their users; `at_s` on the monotonic
-    clock."""
+    """One reading: GPUs, their counters by index (`use`), and the containers and other processes
+    (`strays`) on them; `at_s` is its time on the monotonic clock."""
 
     at_s: float
     devices: tuple[GpuDevice, ...] = ()
@@ -91,10 +92,10 @@ class _OwnedProcess(NamedTuple):
 
 
 class UsageWatch:
-    """Reads periodically; `latest` is the last reading, None if it is too old.
+    """Reads the use of GPUs periodically; `latest` is the last reading, None if it is too old.
 
-    `readings` and `failures` count, `took_s` is the duration of the last reading. `observers` are
-    called with every reading.
+    `readings` and `failures` count readings that succeeded and failed; `took_s` is how long the
+    last reading took. `observers` are called with every reading.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class UsageWatch:
         return last if last is not None and self._now_s() - last.at_s <= KEPT_S else None
 
     async def run(self) -> None:
-        """Read every second, until cancelled; after a slow reading without delay."""
+        """Read every second, until cancelled; without delay after a reading that took longer."""
         while True:
             began_s = self._now_s()
             await self.read()

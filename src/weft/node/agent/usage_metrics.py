@@ -36,12 +36,12 @@ _LABELS = (
     "pod",
     "container",
 )
-_TEXT = "{} of a GPU; with pod labels, of that container's use of it."
+_TEXT = "{} of a GPU; in a series with pod labels, of that container's use of the GPU."
 
 
 class UsageMetrics:
-    """A prometheus-client collector for one node's GPUs. It also reports each pod's values of these
-    `labels`, so that use can be summed up by them."""
+    """A prometheus-client collector for one node's GPUs. It also reports each pod's values of the
+    pod labels named in `labels`, so that use can be summed up by them."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class UsageMetrics:
         self._by = tuple(labels)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of the last reading; none of the GPUs if it is too old."""
+        """Yield all metrics of the last reading; without those of GPUs if it is too old."""
         node_use = self._watch.latest
         if node_use is not None:
             yield from self._gpus(node_use)
@@ -64,21 +64,21 @@ class UsageMetrics:
         readings = {"read": watch.readings, "failed": watch.failures}
         text = "Readings of the GPUs' counters and processes."
         yield counter("weft_agent_usage_readings", text, readings, "result")
-        text = "How long the last reading took."
+        text = "Seconds that the last reading of the GPUs took."
         yield gauge("weft_agent_usage_reading_seconds", text, watch.took_s)
         over = {
             (str(o.gpu), o.pod.namespace, o.pod.name): float(o.used_mib - o.share_mib)
             for o in guard.over
         }
-        text = "Memory that a pod holds of a GPU beyond its share."
+        text = "MiB of a GPU's memory that a pod holds beyond its share."
         yield gauge("weft_agent_over_share_mib", text, over, "gpu", "namespace", "pod")
         text = "Times that a pod began to hold more of a GPU than its share."
         yield counter("weft_agent_over_share_reports", text, guard.reports)
-        text = "Pods evicted for exceeding their share, if configured."
+        text = "Attempts to evict pods that exceed their share, by outcome."
         yield counter("weft_agent_over_share_evictions", text, dict(guard.evictions), "outcome")
 
     def _gpus(self, node_use: NodeUse) -> Iterator[Metric]:
-        """Yield one family for each DCGM field that some GPU has."""
+        """Yield one metric family for each DCGM field that some GPU has."""
         labels = {device.gpu.index: self._labels(device, node_use) for device in node_use.devices}
         families: dict[str, GaugeMetricFamily] = {}
 
@@ -108,10 +108,10 @@ class UsageMetrics:
             of[str(use.gpu), _kind(use)] += use.processes
         for stray in node_use.strays:
             of[str(stray.gpu), "no pod"] += stray.processes
-        text = "Processes on a GPU: of a pod with a share, without one, unknown, or of no pod."
+        text = "Processes on a GPU, by owner: a pod with a share, without, unknown, or no pod."
         yield gauge("weft_agent_gpu_processes", text, of, "gpu", "of")
         strays = {(str(s.gpu), s.command): float(s.memory_mib) for s in node_use.strays}
-        text = "Memory of a GPU that processes of no pod hold."
+        text = "MiB of a GPU's memory that processes outside pods hold, by command."
         yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
 
     def _groups(self, node_use: NodeUse) -> Iterator[Metric]:
@@ -128,16 +128,16 @@ class UsageMetrics:
             queues[*name, pod.queue or pod.namespace] = 1.0
             for label in self._by:
                 labels[*name, label, label_group(pod.labels, label)] = 1.0
-        text = "The workload of a pod that uses a GPU; 1."
+        text = "The workload of a pod that uses a GPU; the value is always 1."
         yield gauge("weft_agent_pod_workload", text, workloads, "namespace", "pod", "workload")
-        text = "The team's queue of a pod that uses a GPU; 1."
+        text = "The team's queue of a pod that uses a GPU; the value is always 1."
         yield gauge("weft_agent_pod_queue", text, queues, "namespace", "pod", "queue")
-        text = "The value of a label that usage.labels names, of a pod that uses a GPU; 1."
+        text = "A label in usage.labels and its value, for a pod that uses a GPU; always 1."
         names = ("namespace", "pod", "label", "value")
         yield gauge("weft_agent_pod_label", text, labels, *names)
 
     def _labels(self, device: GpuDevice, node_use: NodeUse) -> tuple[str, ...]:
-        """Return the device's labels, the first of `_LABELS`; an instance has its card's number,
+        """Return the values of the first eight of `_LABELS`; a MIG instance has its card's number,
         and its own UUID."""
         gpu, mig = device.gpu, device.mig
         number = gpu.index if gpu.parent is None else gpu.parent
@@ -160,7 +160,7 @@ def _model_of(device: GpuDevice, by_index: Mapping[int, GpuDevice]) -> str:
 
 def _by_name(containers: tuple[ContainerUse, ...]) -> Iterator[ContainerUse]:
     """Sum the uses with equal GPU, pod and container name: during a restart two containers briefly
-    share a name. Unknown pods are left out, and only counted elsewhere."""
+    share a name. Unknown pods are left out: only their processes are counted (`_users`)."""
     groups: dict[tuple[int, str, str], ContainerUse] = {}
     for use in containers:
         if use.pod is None:

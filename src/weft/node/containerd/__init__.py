@@ -1,7 +1,7 @@
-"""Configures containerd to fail closed without the agent, if the operator allows it, and undoes
-that.
+"""Configures containerd to start no container with a share while the agent is away (to fail
+closed), if the operator allows that; and restores containerd's configuration.
 
-In: the containerd process behind a socket, its configuration. Out: one drop-in file, a restart. Not
-here: whether containerd fails closed (`node/agent/fail_closed.py` tests it), other runtimes (for
-CRI-O, `how_to_close` has the lines to configure).
+In: finding the containerd process behind a socket, writing one drop-in file, restarting containerd.
+Out: the test of whether containerd fails closed (`node/agent/fail_closed.py`), and other runtimes
+(for CRI-O, `how_to_close` returns the lines to configure).
 """

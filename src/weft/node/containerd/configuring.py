@@ -1,4 +1,5 @@
-"""Configures containerd to fail closed, if the trial shows that it does not.
+"""Configures containerd to fail closed, if a trial shows that it starts containers with a share
+while the agent is away.
 
 trial: open ──▶ drop-in written ──▶ containerd ended, restarted by its service ──▶ trial
                                                                                     │
@@ -6,8 +7,8 @@ trial: open ──▶ drop-in written ──▶ containerd ended, restarted by i
       open, or containerd does not come back: the drop-in is removed ◀──────────────┘
 
 If the drop-in did not help, neither this agent nor the next tries again until containerd's
-configuration or version changes (recorded in `state`, which a reboot deletes). If an agent
-died in between, the next one finds there that a drop-in was being tried.
+configuration or version changes (recorded in the file `state`, which a reboot deletes). If an agent
+died in between, the next agent reads in that file that a drop-in was being tried.
 """
 
 import asyncio
@@ -25,11 +26,12 @@ from weft.node.containerd.drop_in import DropIn, RuntimeConfigError, digest_of, 
 log = logging.getLogger("weft.agent")
 
 COME_BACK_S = 90.0
-"""containerd's own unit waits 5 s; with many containers, loading them takes as long again."""
+"""Seconds in which containerd must be back after SIGTERM: its systemd unit waits 5 s, and loading
+many containers takes about as long."""
 
 
 class ConfiguringOptions(msgspec.Struct, frozen=True):
-    """`socket`: containerd's. `state`: the file that records what was tried. `end_s`,
+    """`socket` is containerd's. `state`: the file that records what was tried. `end_s`,
     `come_back_s`: seconds allowed for containerd to end, and to return and pass a trial."""
 
     socket: Path
@@ -40,8 +42,8 @@ class ConfiguringOptions(msgspec.Struct, frozen=True):
 
 
 class _Tried(msgspec.Struct):
-    """The state file: a drop-in being tried, or one that did not help, and with which containerd
-    (`of`)."""
+    """The state file: the path of a drop-in being tried (`pending`), or why a drop-in did not help
+    (`refused`), and the containerd's version and configuration, as a digest (`of`)."""
 
     pending: str = ""
     refused: str = ""
@@ -50,8 +52,8 @@ class _Tried(msgspec.Struct):
 
 class ContainerdConfiguring:
     """A part of the agent. `drop_in` is the drop-in file in force, if any; `problem` says why
-    containerd could not be configured, "" if it did not need to be. `listeners` are called after
-    each attempt."""
+    containerd could not be configured ("" otherwise). `listeners` are called after each
+    attempt."""
 
     def __init__(
         self, plugin: RuntimeTold, closed: FailClosed, options: ConfiguringOptions
@@ -65,7 +67,7 @@ class ContainerdConfiguring:
         closed.listeners.append(self._due.set)
 
     async def run(self) -> None:
-        """Check after each trial, until cancelled."""
+        """Configure containerd after each trial that shows the need, until cancelled."""
         if self._closed.trial is not None:
             self._due.set()
         if pending := self._read().pending:
@@ -103,7 +105,7 @@ class ContainerdConfiguring:
         return await self._configured(drop_in, daemon, of)
 
     def _own(self) -> Path | None:
-        """Return the drop-in if the agent's own file exists; None otherwise."""
+        """Return the path of the agent's own drop-in if it exists unchanged; None otherwise."""
         try:
             drop_in = drop_in_of(daemon_at(self._options.socket, self._options.proc).config)
             return drop_in.path if drop_in.written() else None
@@ -111,8 +113,8 @@ class ContainerdConfiguring:
             return None
 
     async def _configured(self, drop_in: DropIn, daemon: Daemon, of: str) -> Path:
-        """Write the drop-in and restart containerd; `RuntimeConfigError` after it had to be removed
-        again."""
+        """Write the drop-in, restart containerd and return the drop-in's path; `RuntimeConfigError`
+        if it did not help and was removed again."""
         drop_in.write()
         self._write(_Tried(pending=str(drop_in.path), of=of))
         log.warning(
@@ -143,8 +145,8 @@ class ContainerdConfiguring:
             text = f"{text}; then: {error}"
         else:
             if trial is None:
-                text = f"{text}; it did not come back without it either: start it (systemctl start "
-                text += "containerd)"
+                text = f"{text}; containerd did not come back without it either: start it "
+                text += "(systemctl start containerd)"
         raise RuntimeConfigError(text)
 
     async def _restarted(self, daemon: Daemon) -> ClosedTrial | None:
@@ -196,7 +198,7 @@ class ContainerdConfiguring:
             return _Tried()
 
     def _write(self, tried: _Tried) -> None:
-        """Write the state file; without it the next agent only tries once more."""
+        """Write the state file; if that fails, the next agent tries a drop-in once more."""
         try:
             self._options.state.parent.mkdir(parents=True, exist_ok=True)
             self._options.state.write_bytes(msgspec.json.encode(tried))

@@ -1,7 +1,7 @@
 """The containerd that serves a socket: its process and its configuration file.
 
-It is restarted by SIGTERM, as by systemd, so its containers keep running. Its service manager
-starts it again: its own unit has `Restart=always`.
+A restart begins with SIGTERM, as systemd sends it, so containers keep running. containerd's service
+manager starts it again: containerd's own systemd unit has `Restart=always`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Daemon:
         except ProcessLookupError:
             pass
         except PermissionError as error:
-            text = f"containerd may not be sent SIGTERM ({error.strerror})"
+            text = f"no permission to send SIGTERM to containerd ({error.strerror})"
             raise RuntimeConfigError(f"{text}: AppArmor or SELinux confines the agent") from None
         except TimeoutError:
             text = f"containerd (process {self.pid}) has not ended {within_s:.0f} s after SIGTERM"
@@ -48,7 +48,7 @@ def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError as error:
-        text = f"the process behind {at} isn't seen ({error.strerror}): hostPID is needed"
+        text = f"the process behind {at} can't be seen ({error.strerror}): hostPID is needed"
         raise RuntimeConfigError(text) from None
     if Path(words[0]).name != NAME:
         raise RuntimeConfigError(f"{at} is served by {words[0] or 'no process'}, not by containerd")
@@ -61,8 +61,8 @@ def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
 
 
 def _server_of(at: Path) -> int:
-    """Return the process that listens at a socket; 0 if it is in a namespace not visible from
-    here."""
+    """Return the id of the process that listens at a socket; 0 if that process is in a PID
+    namespace not visible from here."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(5)

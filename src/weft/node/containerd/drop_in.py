@@ -45,8 +45,8 @@ class DropIn(msgspec.Struct, frozen=True):
     text: str
 
     def written(self) -> bool:
-        """Return True if the file exists unchanged; `RuntimeConfigError` if it was edited or is
-        another's."""
+        """Return True if the file exists unchanged; `RuntimeConfigError` if it was edited or was
+        not written by the agent."""
         try:
             there = self.path.read_text()
         except FileNotFoundError:
@@ -78,7 +78,8 @@ class DropIn(msgspec.Struct, frozen=True):
             raise RuntimeConfigError(f"{text}; mount {folder.parent} writable") from None
 
     def remove(self) -> bool:
-        """Remove the file; False if it did not exist. `RuntimeConfigError` if it must stay."""
+        """Remove the file; return False if it did not exist. `RuntimeConfigError` if it was edited
+        or cannot be removed."""
         if not self.written():
             return False
         try:
@@ -148,8 +149,8 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except FileNotFoundError:
-        text = f"there is no {file}: write one with `containerd config default`, or have its"
-        raise RuntimeConfigError(f"{text} folder mounted here") from None
+        text = f"there is no {file}: write it with `containerd config default`, or mount its folder"
+        raise RuntimeConfigError(f"{text} here") from None
     except OSError as error:
         raise RuntimeConfigError(f"{file} can't be read: {_said(error)}") from None
     except ValueError as error:  # from TOML or UTF-8

@@ -67,10 +67,11 @@ class RuntimeThere:
         self._client, self._template = client, template
 
     async def put_back(self, node: str, drop_in: str) -> str:
-        """Create the pod, or check its progress; return "" once it has finished."""
+        """Create the cleanup pod, or check its progress; return why the node is not restored yet,
+        "" once the pod has succeeded."""
         namespace = self._client.endpoint.namespace
         name = _name_on(node)
-        where = f"pod {namespace}/{name} puts {drop_in} back there"
+        where = f"pod {namespace}/{name} removes {drop_in} on that node"
         try:
             pod = await self._client.get(SERVING_PODS, namespace, name)
         except NotFoundError:

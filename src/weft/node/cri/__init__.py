@@ -1,5 +1,6 @@
-"""The part of the container runtime interface (CRI) that Weft uses: a trial of whether a container
-starts while its required plugin is away.
+"""Tests through the container runtime interface (CRI) whether the runtime starts a container while
+its required NRI plugin is away.
 
-In: its messages, and that trial. Out: the use of its outcome (`node/agent/fail_closed.py`).
+In: the CRI messages that this trial needs, and the trial itself (`trial.py`). Out: what the agent
+does with the trial's outcome (`node/agent/fail_closed.py`).
 """

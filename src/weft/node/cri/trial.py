@@ -2,11 +2,11 @@
 
 The trial makes a sandbox of its own, on the node's network and unknown to the kubelet, and in it
 one container that requires a plugin that does not exist. The container is created or refused, but
-never started, and the sandbox is always removed afterwards. The image is any one present on the
-node.
+never started, and the sandbox is always removed afterwards. The image is the smallest present on
+the node.
 
-Other plugins of the runtime see both like any pod: its UID is a hash, like that of a static pod,
-which nobody looks up in the API server.
+Other plugins of the runtime see sandbox and container as those of any pod. The pod's UID is a hash,
+like that of a static pod, which nobody looks up in the API server.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ class TrialError(WeftError):
 
 
 async def try_closed(socket: Path, timeout_s: float = _TIMEOUT_S) -> ClosedTrial:
-    """Run the trial at this socket of the runtime."""
+    """Run the trial at this socket of the runtime and return its outcome."""
     if not socket.exists():
-        text = f"it could not be tested: there is no {socket}; mount the runtime's socket there"
+        text = f"not tested: there is no {socket}; mount the container runtime's socket there"
         return ClosedTrial("unknown", text)
     async with aio.insecure_channel(f"unix://{socket}") as channel:
         service = _Service(channel, timeout_s)
         try:
             return await _tried(service)
         except TrialError as error:
-            return ClosedTrial("unknown", f"it could not be tried: {error}")
+            return ClosedTrial("unknown", f"the test could not be done: {error}")
 
 
 class _Service:
@@ -109,7 +109,7 @@ async def _cgroup_parent(service: _Service) -> str:
     """Return the parent of the sandbox's cgroup: systemd needs a slice, and `system.slice` always
     exists.
 
-    Without systemd it is the root: containerd's default would create a parent that outlives the
+    Without systemd return the root: containerd's default would create a parent that outlives the
     trial. Older runtimes do not report their cgroup driver; none of them has validators.
     """
     try:

@@ -1,15 +1,15 @@
 """Finds out which container some devices are for, and gives it what its pod's record says.
 
 A kubelet calls Allocate without naming the pod, and the answer belongs to the container for its
-whole life. It calls PreStartContainer before each start, and by then its own record
+whole life. It calls PreStartContainer before each start, and by then the kubelet's own record
 (`KubeletRecord`) says whose the devices are. So Allocate decides nothing, or makes a guess that is
 checked later:
 
 the runtime knows CDI   Allocate: a new CDI name without a meaning yet
                         PreStart: the name gets the meaning of the container's record
-it does not             Allocate: the environment of the only possible container: one without
-                        devices, that requests this many and that the kubelet is admitting; if
-                        several would get different things, no GPU is visible
+it does not know CDI    Allocate: the environment of the only possible container, which has no
+                        devices yet, requests this many, and is being admitted by the kubelet; if
+                        several containers would get different shares, no GPU is visible
                         PreStart: refused, and the pod evicted, if the guess was wrong
 
 Either way a container starts with what its own record says, or not at all; the kubelet retries a
@@ -46,12 +46,13 @@ _WAIT_S = 2.0
 _LOOKS, _LOOK_S = 20, 0.05
 _REMEMBERED = 10_000
 _ONE_BY_ONE = 2
-"""How many pods the kubelet is asked about one by one, before it is asked for all: its rate is
-limited."""
+"""Most pods about which the kubelet is asked one by one before it is asked for all: it limits the
+rate of requests."""
 
 
 class NotAttributedError(WeftError):
-    """The container that some devices are for, or its share, is not known now."""
+    """A container must not start, as its share or the container that some devices are for is
+    unknown."""
 
 
 class HeldSource(Protocol):
@@ -98,9 +99,9 @@ class LikelyContainer(NamedTuple):
 class AttributionWorld(NamedTuple):
     """The sources that attribution reads, and the functions that it calls.
 
-    `grant` makes what a record's container gets. `objection` says why a pod's record must not be
-    applied now, given the records of other pods that hold devices, "" for nothing. `on_refused` is
-    called with the pod of a refused container and the reason, `on_wrong` with one that had been
+    `grant` returns what a record's container gets. `objection` returns why a pod's record must not
+    be applied now, given the records of other pods that hold devices; "" if it may. `on_refused` is
+    called with the pod of a refused container and the reason, `on_wrong` if the container had been
     given another container's devices. `cdi`: where the container runtime reads CDI specifications;
     None if it does not read any.
     """
@@ -140,8 +141,8 @@ class Attribution:
             self.counts[GUESSED] += 1
             return answers[0]
         log.warning(
-            "%s: %d devices may be for any of %d containers with different shares: no GPU is "
-            "visible to the container",
+            "%s: %d devices may be for any of %d containers with different shares: the container "
+            "that gets them sees no GPU",
             resource,
             size,
             len(answers),
@@ -174,7 +175,8 @@ class Attribution:
         self.counts[STARTED] += 1
 
     def wanted_gpus(self, resource: str, size: int) -> tuple[int, ...]:
-        """Guess the GPUs that the next container of this size was assigned."""
+        """Return the GPUs assigned to the container that probably gets `size` devices next; empty
+        if none is likely."""
         try:
             candidates = self.candidates(resource, size)
         except KubeletRecordError:
@@ -185,8 +187,8 @@ class Attribution:
         return ()
 
     def candidates(self, resource: str, size: int) -> list[LikelyContainer]:
-        """Return the containers that may be given this many devices next: of each pod the first
-        without any."""
+        """Return the containers that may be given `size` devices next: of each pod, only the first
+        container that still lacks its devices."""
         having = {
             (held.pod, held.container)
             for held in self._world.held.held()
@@ -228,8 +230,8 @@ class Attribution:
     async def _narrowed(self, resource: str, size: int) -> list[LikelyContainer]:
         """Return the candidates whose pods the kubelet is managing.
 
-        It admits one pod after another: at this moment it knows the pods that have their devices,
-        and the one that it is admitting.
+        The kubelet admits one pod after another: at this moment it knows the pods that have their
+        devices, and the pod that it is admitting.
         """
         for _ in range(_LOOKS):
             candidates = await self._in_hand(self.candidates(resource, size))
@@ -282,8 +284,8 @@ class Attribution:
             self.counts[WRONG] += 1
             text = (
                 f"container {holder.container} was given {given.get(VISIBLE, 'nothing')[:80]!r}, "
-                f"its record says {own[VISIBLE][:80]!r}: the kubelet did not say which "
-                "container it was for"
+                f"its record says {own[VISIBLE][:80]!r}: the kubelet names no container when it "
+                "allocates devices, and the agent guessed wrong"
             )
             self._world.on_wrong(name, text)
             raise NotAttributedError(f"weft: {text}")

@@ -1,9 +1,9 @@
 """CDI specifications of single containers: a name means nothing until its file is written.
 
 The kubelet passes a CDI name on to the container runtime, which resolves it when it creates the
-container, and creates none whose name it cannot resolve. So a share can be decided after Allocate,
-and a container without its share does not start. A name is never reused for a second container, so
-that whatever a runtime caches stays valid.
+container, and creates no container if it cannot resolve the name. So a share can be decided after
+Allocate, and a container without its share does not start. A name is never reused for a second
+container, so that whatever a runtime caches stays valid.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ class CdiFiles:
         write_whole(path, text)
 
     def forget_all_but(self, names: Collection[str]) -> int:
-        """Remove the files of all names but these, except files of the last minute; return how
-        many."""
+        """Remove the files of all names not in `names`, if older than a minute; return how many
+        were removed."""
         file_names = {self._path(name).name for name in names}
         removed = 0
         for path in self._folder.glob(f"{FILE_PREFIX}*{_SUFFIX}"):
@@ -61,8 +61,8 @@ class CdiFiles:
         return removed
 
     async def run(self) -> None:
-        """Remove each file a minute after it was written, until cancelled; then all, so that none
-        outlives the agent."""
+        """Remove each file a minute after it was written, until cancelled; then remove all, so that
+        no file outlives the agent."""
         try:
             while True:
                 self.forget_all_but(())

@@ -2,7 +2,7 @@
 
 A kubelet counts a resource by its devices and accepts no list beyond 4 MiB. Which IDs it picks does
 not decide which GPU a container gets: that was decided before. Still, IDs of the GPU assigned to
-the next pod are preferred, because the kubelet aligns CPUs with their NUMA nodes.
+the next pod are preferred, because the kubelet aligns CPUs with the NUMA nodes of these IDs.
 """
 
 import heapq
@@ -33,7 +33,7 @@ def device_list(
 
 
 def gpu_of(device_id: str) -> int:
-    """Return the GPU that the ID belongs to; -1 for an ID not made here."""
+    """Return the index of the GPU that the ID belongs to; -1 for an ID not of this form."""
     index, dash, number = device_id.partition("-")
     return int(index) if dash and index.isdecimal() and number.isdecimal() else -1
 
@@ -41,7 +41,7 @@ def gpu_of(device_id: str) -> int:
 def preferred_ids(
     available: Collection[str], must: Sequence[str], size: int, gpus: Sequence[int]
 ) -> list[str]:
-    """Choose `size` of the available IDs, including those in `must`, of these GPUs if possible.
+    """Choose `size` of the available IDs, including those in `must`, from `gpus` if possible.
 
     Further IDs come from as few GPUs as possible, preferring those with just enough IDs left.
     """

@@ -1,8 +1,8 @@
 """Serves the kubelet a device plugin for each resource, and keeps it registered.
 
-A starting kubelet removes every socket in its folder and forgets all plugins: if its socket is a
-new one, or the agent's are gone, or the kubelet disconnects, all plugins are served and registered
-again.
+A starting kubelet removes every socket in its folder and forgets all plugins: if the kubelet's
+socket is a new one, all plugins are served and registered again; if a plugin's socket is gone, or
+the kubelet disconnects from it, that plugin is.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class ResourceService:
     """A `DevicePluginService`. `streams` counts the kubelet's open calls of ListAndWatch.
 
     `on_list` is called with the resource and True whenever the kubelet was sent a list, and with
-    False when its last call has ended.
+    False when the kubelet's last open call has ended.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class ResourceService:
                 self._change.notify_all()
 
     async def options(self) -> plugin.DevicePluginOptions:
-        """Request calls about preferred devices, and before each start of a container."""
+        """Return options that make the kubelet call `preferred`, and `pre_start` before each start
+        of a container."""
         return plugin.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         )
@@ -122,8 +123,8 @@ class ResourceService:
 log = logging.getLogger("weft.agent")
 
 _HUNG_UP_AFTER = 3
-"""Checks in a row without a ListAndWatch call, which a kubelet makes right after the
-registration."""
+"""After this many checks in a row without an open ListAndWatch call, which a kubelet makes right
+after the registration, the kubelet counts as disconnected."""
 _TIDY_EVERY = 30
 
 
@@ -141,7 +142,7 @@ class ServedResources(Protocol):
         ...
 
     def amounts(self) -> AdvertisedAmounts:
-        """Return all amounts that the node has now."""
+        """Return the amounts of all resources that the node has now."""
         ...
 
     def served_by_plugins(self, capacity: Mapping[str, int]) -> frozenset[str]:
@@ -163,7 +164,7 @@ class ResourceServer:
         self._server: aio.Server | None = None
 
     async def restart(self) -> None:
-        """Serve on a new socket, and register."""
+        """Serve on a new socket, and register with the kubelet."""
         await self.stop()
         self.socket.unlink(missing_ok=True)
         server = aio.server()
@@ -196,8 +197,9 @@ class ResourceServer:
 class DevicePlugins:
     """All of a node's device plugins. Run `run()` as a task.
 
-    `registrations` counts those that the kubelet accepted; `on_registered` is called when it has
-    accepted all, `on_list` with each list it received (see `ResourceService`).
+    `registrations` counts registrations that the kubelet accepted; `on_registered` is called when
+    all plugins are registered, `on_list` with each list that the kubelet received (see
+    `ResourceService`).
     """
 
     def __init__(

@@ -26,11 +26,11 @@ DEVICE_PLUGIN = f"{VERSION}.DevicePlugin"
 REGISTRATION = f"{VERSION}.Registration"
 POD_RESOURCES = "v1.PodResourcesLister"
 _LARGE_ANSWERS = (("grpc.max_receive_message_length", 64 << 20),)
-"""The kubelet lists each device ID: with many pods the answer exceeds gRPC's default of 4 MiB."""
+"""The kubelet lists each device ID: with many pods its answer exceeds gRPC's default of 4 MiB."""
 
 _TOO_OFTEN, _TOO_OFTEN_S, _TOO_OFTEN_AGAIN = "rate limit", 0.02, 100
-"""A kubelet answers 100 requests a second about pod resources, over all clients, with bursts of
-10."""
+"""The kubelet's error text when it refuses a request, the seconds until the next attempt, and the
+most attempts. A kubelet answers 100 requests a second about pod resources, with bursts of 10."""
 
 
 class KubeletError(WeftError):

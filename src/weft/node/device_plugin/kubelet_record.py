@@ -1,10 +1,10 @@
 """The kubelet's own record of devices: which container of which pod holds which IDs, and the answer
-to Allocate with which it is started.
+to Allocate with which the container is started.
 
-The kubelet writes it before it starts the containers concerned, replaces it as a whole, and keeps
-it over restarts of itself and of the machine. It names pods by UID and includes init containers,
-which its pod resources interface omits. Its format is internal to the kubelet but the same since
-Kubernetes 1.20; if it cannot be read, no share is delivered.
+The kubelet writes the record before it starts the containers concerned, replaces it as a whole, and
+keeps it over restarts of itself and of the machine. The record names pods by UID and includes init
+containers, which the kubelet's pod resources interface omits. Its format is internal to the kubelet
+but the same since Kubernetes 1.20; if the record cannot be read, no share is delivered.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ class KubeletRecordError(WeftError):
 
 
 class HeldDevices(NamedTuple):
-    """The devices of one resource that a container holds, and the answer that it got for them."""
+    """The devices of one resource that a container holds, and the answer to Allocate for them."""
 
     pod: str
     container: str

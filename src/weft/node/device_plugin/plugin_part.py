@@ -34,8 +34,8 @@ log = logging.getLogger("weft.agent")
 
 
 class KubeletOptions(msgspec.Struct, frozen=True):
-    """`cdi`: whether the container runtime resolves CDI names in `cdi_folder`; None: decided by its
-    version. `folder` is the kubelet's folder for device plugins."""
+    """`cdi`: whether the container runtime resolves CDI names in `cdi_folder`; None: decided by the
+    runtime's version. `folder` is the kubelet's folder for device plugins."""
 
     cdi: bool | None = None
     cdi_folder: Path = CDI_FOLDER

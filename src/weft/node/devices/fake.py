@@ -82,10 +82,11 @@ class FakeMig(Section, frozen=True):
 
 
 class FakeGpu(Section, frozen=True):
-    """One card, or `count` alike. `memory_mib` is the total, `reserved_mib` the driver's part of
-    it.
+    """One card, or `count` cards alike. `memory_mib` is the total, `reserved_mib` the driver's part
+    of it.
 
-    `minor` is the first card's; the others count up. `paths` may contain {index} and {minor}.
+    `minor` is the first card's number; the other cards count up from it. `paths` may contain
+    {index} and {minor}.
     """
 
     model: Name
@@ -110,8 +111,8 @@ class FakeGpu(Section, frozen=True):
 
 
 class FakeProcess(Section, frozen=True):
-    """A process on a GPU (index or UUID): given by pid, or any that runs in a pod (UID) or
-    cgroup."""
+    """A process on a GPU (index or UUID): given by `pid`, or any process that runs in a `pod` (UID)
+    or `cgroup`."""
 
     gpu: int | str
     memory_mib: Mib = msgspec.field(name="memoryMiB")
@@ -122,7 +123,7 @@ class FakeProcess(Section, frozen=True):
 
 
 class FakeFile(Section, frozen=True):
-    """The whole file."""
+    """The whole file that simulates GPUs."""
 
     api_version: str
     kind: str
@@ -134,7 +135,7 @@ class FakeFile(Section, frozen=True):
 
     @property
     def gpu_links(self) -> GpuLinks | None:
-        """The links of its cards; None if it has none."""
+        """The links between the file's cards; None if the file lists none."""
         if not self.links:
             return None
         cards = [card for card in self.gpus for _ in range(card.count)]
@@ -159,7 +160,7 @@ def read_fake(path: Path) -> FakeFile:
 
 def _check(file: FakeFile) -> None:
     if sum(card.count * (1 + sum(m.count for m in card.mig)) for card in file.gpus) > MOST_GPUS:
-        raise BadInputError("gpus", f"no node has more than {MOST_GPUS} GPUs")
+        raise BadInputError("gpus", f"are more than {MOST_GPUS}, which no node has; list fewer")
     uuids = [card.uuid for card in file.gpus if card.uuid]
     for at, card in enumerate(file.gpus):
         _check_card(card, f"gpus[{at}]", uuids)
@@ -167,13 +168,13 @@ def _check(file: FakeFile) -> None:
     for at, process in enumerate(file.processes):
         named = [process.pid is not None, bool(process.pod), bool(process.cgroup)]
         if named.count(True) != 1:
-            wrong = "names one of pid, pod (its UID) and cgroup"
+            wrong = "must name exactly one of pid, pod (its UID) and cgroup"
             raise BadInputError(f"processes[{at}]", wrong)
 
 
 def _check_card(card: FakeGpu, where: str, uuids: list[str]) -> None:
     if card.reserved_mib >= card.memory_mib:
-        wrong = f"{card.reserved_mib} is the card's whole memory ({card.memory_mib}); write less"
+        wrong = f"{card.reserved_mib} must be less than the card's memory ({card.memory_mib})"
         raise BadInputError(f"{where}.reservedMiB", wrong)
     if card.uuid and (card.count > 1 or uuids.count(card.uuid) > 1):
         raise BadInputError(
@@ -244,8 +245,8 @@ class FakeReader:
         return self._now().shared_paths
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """Return the file's values at this moment; memory used is the sum of its processes unless
-        given."""
+        """Return each GPU's values at this moment; the memory used is the sum of its processes'
+        memory unless the file gives it."""
         file = self._now()
         held: dict[int, int] = {}
         for process in self._processes(file):
@@ -257,8 +258,8 @@ class FakeReader:
         )
 
     def processes(self) -> tuple[ProcessUse, ...]:
-        """Return the file's processes; one given by pod or cgroup only if a process of it runs
-        here."""
+        """Return the file's processes; one given by pod or cgroup only if a process runs in that
+        pod or cgroup on this machine."""
         return tuple(self._processes(self._now()))
 
     def close(self) -> None:

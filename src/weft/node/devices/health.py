@@ -1,13 +1,13 @@
 """Decides which GPUs are out of service: the meaning of their errors, and when they have recovered.
 
 An XID is the driver's number for an error. Errors caused by a program leave the card usable;
-NVIDIA's device plugin ignores the same XIDs. After any other error, and while it does not answer, a
-card takes no more pods until one of these shows that it has recovered:
+NVIDIA's device plugin ignores the same XIDs. A card that does not answer, or had any other error,
+takes no more pods until one of these signs shows that it has recovered:
 
-- it did not answer for a while, and now does: it was reset, or is back on its bus; - the driver
-says that the card needs no action (its recovery action; drivers since 570), some seconds after its
-last error; - its energy counter, which a reset or a reload of the driver sets to zero, has
-decreased.
+- It answers again: it was reset, or is back on its bus.
+- The driver reports that the card needs no action (its recovery action; drivers since 570), some
+  seconds after the card's last error.
+- Its energy counter, which a reset or a reload of the driver sets to zero, has decreased.
 
 If neither driver nor card shows a recovery, none is assumed: such a card stays out of service until
 the agent restarts and reads the driver's state.
@@ -23,8 +23,8 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 exception, context switch time-out: one process ends, and the GPU keeps working."""
 
 SETTLING_S = 10.0
-"""For this many seconds after an error, a driver's report that no action is needed may be
-outdated."""
+"""For this many seconds after an error, the driver's report that no action is needed is ignored, as
+it may be outdated."""
 
 _WORDS = {
     48: "double-bit ECC error",
@@ -48,7 +48,8 @@ def fault_of_xid(xid: int) -> str:
 
 
 class CardSigns(NamedTuple):
-    """Signs of a card's health; None if card or driver do not report them."""
+    """Signs of a card's health: its energy counter, and whether the driver says that it needs no
+    action; None if that is not reported."""
 
     energy_j: float | None = None
     needs_nothing: bool | None = None
@@ -70,7 +71,7 @@ class CardHealth:
         self._silent = False
 
     def heard(self, event: XidEvent, now_s: float, signs: CardSigns) -> None:
-        """Record an XID."""
+        """Record a reported error, unless its XID leaves the card usable."""
         if fault := fault_of_xid(event.xid):
             self._errors[event.gpu_instance] = _CardError(fault, now_s, signs.energy_j)
 

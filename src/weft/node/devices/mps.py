@@ -1,8 +1,8 @@
 """NVIDIA's Multi-Process Service for one GPU, started and stopped here, with folders of its own.
 
 The control daemon runs under a small watcher that holds a pipe from this process: when the pipe is
-closed, or this process ends for any reason, it asks the daemon to quit. What remains is killed as a
-group. A daemon in other folders is neither used nor stopped.
+closed, or this process ends for any reason, the watcher asks the daemon to quit. Processes that
+remain are killed as a group. A daemon in other folders is neither used nor stopped.
 """
 
 import os
@@ -85,7 +85,7 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
             how = f"ended with {ended.read_text().strip()}" if ended.exists() else "does not answer"
             logs = sorted((folder / "log").glob("*.log"))
             text = "".join(log.read_text(errors="replace") for log in logs).strip()
-            raise DeviceError(f"{program} {how}: {text[-500:] or 'it says nothing'}")
+            raise DeviceError(f"{program} {how}: {text[-500:] or 'its log is empty'}")
         time.sleep(0.1)
 
 

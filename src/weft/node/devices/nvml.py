@@ -1,8 +1,8 @@
 """The machine's GPUs through NVML: a `DeviceReader`.
 
-A card's constant facts are read once, its presence and health each time. A card that no longer
-answers stays known and is out of service. If NVML as a whole fails (the driver is being replaced),
-it is opened again at the next reading.
+A card's constant facts are read once, its presence and health at each reading. A card that no
+longer answers stays known and is out of service. If NVML as a whole fails (the driver is being
+replaced), it is opened again at the next reading.
 """
 
 import time
@@ -38,7 +38,8 @@ from weft.node.devices.xid_watch import XidWatch
 
 _DRIVER = "proc/driver/nvidia/version"
 _RECOVERY_ACTION = 230
-"""The field in which drivers since 570 report the action a card needs to recover; 0 is none."""
+"""NVML's number of the field in which drivers since 570 report the action that a card needs to
+recover; the field's value 0 means none."""
 
 
 class NvmlReader:
@@ -58,8 +59,8 @@ class NvmlReader:
         """Raises `DeviceError` if there is no NVML or no driver.
 
         With `on_late_driver` the driver may be installed later: until then each reading raises
-        `DeviceError`. It is called if a driver was installed whose library this process cannot see,
-        as in a container created before; after a restart it can.
+        `DeviceError`. `on_late_driver` is called if a driver was installed whose library this
+        process cannot see before a restart, as in a container created earlier.
         """
         self._open, self._root, self._now_s = open_library, root, now_s
         self._on_late_driver = on_late_driver
@@ -177,7 +178,7 @@ class NvmlReader:
         return self._health.setdefault(uuid, CardHealth())
 
     def _card(self, index: int, handle: Any) -> Iterator[GpuDevice]:
-        """Yield the card and its instances; as last known, if it does not answer."""
+        """Yield the card and its instances; if the card does not answer, as last known."""
         nvml = self._nvml
         try:
             if handle is None:
@@ -254,7 +255,7 @@ class NvmlReader:
             yield replace(card, gpu=gpu, reserved_mib=reserved, paths=paths, fault=fault, mig=named)
 
     def _migs(self, handle: Any) -> Iterator[tuple[Any, MigInstance]]:
-        """Yield the card's instances: handle and numbers."""
+        """Yield the card's MIG instances: each one's handle, and its numbers without a profile."""
         nvml = self._nvml
         most = ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
         for slot in range(most):
@@ -284,7 +285,7 @@ class NvmlReader:
     # --- what they do ---
 
     def _answering(self) -> Iterator[tuple[GpuDevice, Any, Any]]:
-        """Yield each device that answers, with its handle and its card's."""
+        """Yield each device that answers, with its handle and its card's handle."""
         nvml = self._ready()
         if not self._known:
             self.devices()
@@ -408,7 +409,8 @@ def _path(nvml: Any, first: Any, other: Any, nvlinks: int) -> str:
 
 
 def _bus(address: str) -> str:
-    """Shorten the address' domain to four digits at least: NVML uses four or eight."""
+    """Return the PCI address in lower case, its domain shortened to four digits if possible: NVML
+    uses four or eight."""
     domain, _, rest = address.lower().partition(":")
     return f"{domain.lstrip('0'):0>4}:{rest}"
 

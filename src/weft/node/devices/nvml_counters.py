@@ -26,8 +26,8 @@ GPM = (
 
 
 class NvmlCounters:
-    """The counters of one device. For a MIG instance `handle` is its card's, and only GPM is
-    available."""
+    """The counters of one device. For a MIG instance `handle` is its card's handle, and only GPM's
+    counters are available."""
 
     def __init__(self, nvml: Any, handle: Any, gpu_instance: int | None = None) -> None:
         self._nvml, self._handle, self._instance = nvml, handle, gpu_instance
@@ -40,7 +40,7 @@ class NvmlCounters:
 
     @property
     def counted(self) -> bool:
-        """True if GPM is available."""
+        """True if the device has GPM's counters."""
         return self._gpm is not None
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from weft.node.devices.reader import DeviceError
 
 
 class NvmlCard(msgspec.Struct, frozen=True):
-    """The GPU. `counters` names the source of its counters; `processes` is the number of processes
-    on the GPU when it was opened."""
+    """Facts about a GPU. `counters` names the source of its counters; `processes` is the number of
+    processes on the GPU when it was opened."""
 
     gpu_model: str
     uuid: str

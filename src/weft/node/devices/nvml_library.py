@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def library() -> Any:
-    """Open `pynvml`; `DeviceError` says what is missing; `NoDriverError` without a driver."""
+    """Open `pynvml`; `DeviceError` if it is not installed, `NoDriverError` without a driver."""
     try:
         import pynvml
     except ImportError as error:
@@ -23,7 +23,7 @@ def library() -> Any:
 
 
 def ask(nvml: Any, question: Callable[[], Any]) -> Any:
-    """Call NVML; return None if the GPU, the driver or nvidia-ml-py does not support the call."""
+    """Call NVML; return None if the call fails, mostly as GPU, driver or nvidia-ml-py lack it."""
     # raised if the driver is older than nvidia-ml-py
     mismatch = getattr(nvml, "NVMLLibraryMismatchError", AttributeError)
     try:

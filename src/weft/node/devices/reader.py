@@ -88,11 +88,11 @@ class DeviceReader(Protocol):
         ...
 
     def shared_paths(self) -> tuple[str, ...]:
-        """Return the device nodes that a container needs in addition to those of its GPUs."""
+        """Return the device nodes that a container needs besides those of its own GPUs."""
         ...
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """Return the use of each GPU by index; rates are since the last call."""
+        """Return the use of each GPU by index; rates cover the time since the last call."""
         ...
 
     def processes(self) -> tuple[ProcessUse, ...]:

@@ -1,7 +1,7 @@
 """Receives the errors (XIDs) that GPUs report, on a thread of its own, as NVML's wait blocks.
 
-It runs from a reader's first reading to `close`. If the driver or a GPU does not support such
-events, none are received, and only a GPU that no longer answers counts as broken.
+The thread runs from a reader's first reading to `close`. If the driver or a GPU does not support
+such events, none are received, and only a GPU that no longer answers counts as broken.
 """
 
 import ctypes

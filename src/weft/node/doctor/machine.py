@@ -1,5 +1,5 @@
-"""Checks of a GPU node's machine. Each takes the root of the file system, so that it can run in a
-container with the host's files mounted, and in tests."""
+"""Checks of a GPU node's machine. Each check gets the file system's root (or /proc), so that it can
+run in a container with the host's files mounted, and in tests."""
 
 import re
 import tomllib
@@ -36,7 +36,7 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     try:
         reader = open_reader()
     except DeviceError as error:
-        return wrong(check, str(error), "install NVIDIA's driver, and see that nvidia-smi answers")
+        return wrong(check, str(error), "install NVIDIA's driver, and check it with nvidia-smi")
     try:
         with closing(reader):
             devices, version = reader.devices(), reader.driver_version()
@@ -45,7 +45,9 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     cards = [device for device in devices if device.gpu.parent is None]
     faults = [f"GPU {d.gpu.index}: {d.fault}" for d in devices if d.fault]
     if not cards:
-        return wrong(check, f"driver {version} sees no GPU", "see lspci, and dmesg of the driver")
+        return wrong(
+            check, f"driver {version} sees no GPU", "check lspci, and dmesg for the driver"
+        )
     text = f"driver {version}, {len(cards)} GPUs" + (" (simulated)" if reader.fake else "")
     if faults:
         return wrong(check, f"{text}; {'; '.join(faults)}", "reset the GPU, or replace it")
@@ -77,9 +79,9 @@ def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorF
         return advice(check, "not known: GPUs cannot be read")
     missing = sorted(path for path in paths if not (root / path.lstrip("/")).exists())
     if missing:
-        mend = "nvidia-modprobe -u -c=0 makes them; run it at boot, or nvidia-persistenced"
+        mend = "run nvidia-modprobe -u -c=0, now and at boot, or nvidia-persistenced"
         return wrong(check, f"missing: {', '.join(missing)}", mend)
-    return good(check, f"{len(paths)} of them" if paths else "none are needed")
+    return good(check, f"{len(paths)} exist" if paths else "none are needed")
 
 
 def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
@@ -97,13 +99,14 @@ def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
         more = len(specs.problems) - _MOST_PROBLEMS
         text = "; ".join(specs.problems[:_MOST_PROBLEMS]) + (f"; {more} more" if more > 0 else "")
         mend = (
-            "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml writes it again; remove the "
-            "others. Such GPUs are passed as device nodes, without the driver's libraries"
+            "write the specification again with nvidia-ctk cdi generate "
+            "--output=/var/run/cdi/nvidia.yaml, and remove others of NVIDIA's GPUs; until then, "
+            "these GPUs are passed as device nodes, without the driver's libraries"
         )
         return advice(check, text, mend)
     if not named:
         return good(check, "no specification names these GPUs: they are passed as device nodes")
-    return good(check, f"{named} of {len(devices)} GPUs and instances have names")
+    return good(check, f"{named} of {len(devices)} GPUs and MIG instances have CDI names")
 
 
 def nri_socket(root: Path) -> DoctorFinding:
@@ -114,11 +117,11 @@ def nri_socket(root: Path) -> DoctorFinding:
         f'in /{CONTAINERD} set disable = false under [plugins."{_NRI_PLUGIN}"] and restart '
         "containerd (cri-o: enable_nri = true); or run weft agent --device-plugins"
     )
-    return wrong("NRI", f"there is no /{NRI_SOCKET}: the runtime has no NRI, or it is off", mend)
+    return wrong("NRI", f"there is no /{NRI_SOCKET}: the runtime has no NRI, or NRI is off", mend)
 
 
 def validator(root: Path) -> DoctorFinding:
-    """Check in its configuration that containerd refuses containers whose required plugin is
+    """Check that containerd is configured to refuse containers whose required NRI plugin is
     away."""
     check = "NRI validator"
     mend = (
@@ -129,11 +132,13 @@ def validator(root: Path) -> DoctorFinding:
     try:
         enabled = _validator(_configuration(root))
     except FileNotFoundError:
-        return advice(check, f"not known: there is no /{CONTAINERD}; off is the default", mend)
+        return advice(check, f"not known: there is no /{CONTAINERD}; it is off by default", mend)
     except (OSError, ValueError, TypeError, RecursionError) as error:
         return advice(check, f"not known: /{CONTAINERD} cannot be read: {error}", mend)
     if enabled is True:
-        return good(check, "default validator enabled: no share, no start")
+        return good(
+            check, "the default validator is enabled: no container starts without its share"
+        )
     return advice(check, "the default validator is not enabled", mend)
 
 
@@ -143,15 +148,15 @@ def kubelet_sockets(root: Path) -> DoctorFinding:
     sockets = (DEVICE_PLUGINS / "kubelet.sock", POD_RESOURCES)
     missing = [f"/{path}" for path in sockets if not (root / path).exists()]
     if len(missing) == len(sockets):
-        mend = "start the kubelet; in a container mount /var/lib/kubelet's folders of these"
-        return wrong(check, f"no socket of a kubelet: {', '.join(missing)}", mend)
+        mend = "start the kubelet; if this is a container, mount the folders of these sockets"
+        return wrong(check, f"the kubelet's sockets are missing: {', '.join(missing)}", mend)
     if missing:
         return advice(check, f"missing: {missing[0]}", "features that use it are disabled")
     return good(check, "its sockets for device plugins and pod resources exist")
 
 
 def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
-    """Check for other device plugins that serve the same GPUs; `own` are the agent's resources."""
+    """Check for other device plugins that serve GPUs; `own` are the agent's own resources."""
     check = "GPU plugins"
     path = root / DEVICE_PLUGINS / CHECKPOINT
     try:
@@ -195,14 +200,16 @@ def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFi
     )
     if strangers:
         mend = (
-            "they use GPUs that Weft promises to others: take NVIDIA_VISIBLE_DEVICES=all out of "
-            "their images, or the nvidia runtime from being the default; with the agent's NRI "
-            "plugin they get none when they restart"
+            "they can use GPUs that Weft assigns to other pods: remove NVIDIA_VISIBLE_DEVICES=all "
+            "from their images, or make nvidia's runtime not the default; with the agent's NRI "
+            "plugin they see no GPU once they restart"
         )
-        return wrong(check, f"see GPUs without a share: {', '.join(strangers[:10])}", mend)
+        return wrong(check, f"pods see GPUs without a share: {', '.join(strangers[:10])}", mend)
     if unseen:
         text = f"{unseen} containers could not be checked"
-        return advice(check, text, "run it as root, in a container with hostPID and SYS_PTRACE")
+        return advice(
+            check, text, "run weft doctor as root, in a container with hostPID and SYS_PTRACE"
+        )
     return good(check, f"{len(seen)} pods see GPUs, each with a share or exempt")
 
 

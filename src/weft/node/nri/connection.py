@@ -29,14 +29,15 @@ UNIMPLEMENTED, INTERNAL = 12, 13
 
 _CHUNK_BYTES = 1 << 16
 _MOST_CALLS = 64
-"""Most calls answered at a time; a runtime makes one after the other."""
+"""Most calls answered at the same time; usually a runtime makes one call after the other."""
 _STREAM_STEP = 2  # a caller's stream numbers are odd
 _LAST_ANSWERS_S = 1.0
 _MOST_LETTERS = 1000
 
 
 class CallError(WeftError):
-    """A call failed. `code` is a gRPC status code; both are sent to the other side."""
+    """A call failed. `code` is a gRPC status code, sent to the runtime together with the message if
+    the runtime made the call."""
 
     def __init__(self, message: str, code: int = UNKNOWN) -> None:
         super().__init__(message)
@@ -53,8 +54,9 @@ class Call(NamedTuple):
 
 
 class RuntimeConnection:
-    """Speaks ttrpc over two streams. `answer` answers the runtime's calls; an exception becomes an
-    error answer, from a `CallError` with its code, from any other as an internal error."""
+    """Exchanges ttrpc messages with the runtime over a socket. `answer` answers the runtime's
+    calls; an exception becomes an error answer: a `CallError` with its code, any other as an
+    internal error."""
 
     def __init__(
         self,
@@ -69,7 +71,8 @@ class RuntimeConnection:
         self._stream = 1
 
     async def run(self) -> None:
-        """Read until the runtime closes; `BrokenFrameError` or `OSError` if it ends otherwise.
+        """Read until the runtime closes the connection; `BrokenFrameError` or `OSError` if it ends
+        otherwise.
 
         Afterwards no call is being answered, and the connection is closed.
         """
@@ -108,7 +111,7 @@ class RuntimeConnection:
                 return
             request = Request.FromString(message.body)
         except DecodeError as error:
-            raise BrokenFrameError(f"a message that cannot be decoded: {error}") from None
+            raise BrokenFrameError(f"a message cannot be decoded: {error}") from None
         if len(self._answering) >= _MOST_CALLS:
             self._refuse(message.stream, CallError("too many calls", RESOURCE_EXHAUSTED))
             return
@@ -127,7 +130,7 @@ class RuntimeConnection:
         except BrokenFrameError as error:
             self._refuse(stream, CallError(str(error), RESOURCE_EXHAUSTED))
         except Exception as error:
-            log.exception("no answer to the runtime's %s", call.method)
+            log.exception("answering the runtime's %s failed", call.method)
             self._refuse(stream, CallError(f"Weft failed: {type(error).__name__}", INTERNAL))
 
     def _refuse(self, stream: int, error: CallError) -> None:

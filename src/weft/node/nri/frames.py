@@ -68,7 +68,7 @@ class MessageReader:
         while len(self._bytes) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._bytes)
             if length > _MOST_FRAME_BYTES:
-                text = f"a frame of {length:,} bytes; at most {_MOST_FRAME_BYTES:,} are read"
+                text = f"a frame has {length:,} bytes; at most {_MOST_FRAME_BYTES:,} are read"
                 raise BrokenFrameError(text)
             end = _FRAME.size + length
             if len(self._bytes) < end:
@@ -84,11 +84,11 @@ class MessageReader:
         while len(stream_bytes) >= _MESSAGE.size:
             length, stream, kind, _ = _MESSAGE.unpack_from(stream_bytes)
             if length > MOST_BODY_BYTES:
-                text = f"a message of {length:,} bytes; at most {MOST_BODY_BYTES:,} are read"
+                text = f"a message has {length:,} bytes; at most {MOST_BODY_BYTES:,} are read"
                 raise BrokenFrameError(text)
             if kind != self._expected[connection]:
-                text = f"a message of type {kind} on connection {connection}"
-                raise BrokenFrameError(f"{text}, where {self._expected[connection]} belongs")
+                text = f"a message on connection {connection} has type {kind}"
+                raise BrokenFrameError(f"{text}, not {self._expected[connection]}")
             end = _MESSAGE.size + length
             if len(stream_bytes) < end:
                 return
@@ -103,7 +103,7 @@ def encode(message: Message) -> bytes:
     whole = header + message.body
     if len(whole) > MOST_SENT_BYTES:
         raise BrokenFrameError(
-            f"an answer of {len(whole):,} bytes; the runtime reads at most {MOST_SENT_BYTES:,}"
+            f"an answer has {len(whole):,} bytes; the runtime reads at most {MOST_SENT_BYTES:,}"
         )
     pieces = (whole[at : at + _PIECE_BYTES] for at in range(0, len(whole), _PIECE_BYTES))
     return b"".join(_FRAME.pack(message.connection, len(p)) + p for p in pieces)

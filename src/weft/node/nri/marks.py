@@ -1,4 +1,4 @@
-"""Finds by a sandbox's annotations in the runtime whether its pod has a share."""
+"""Tells from the annotations of a pod's sandbox, which the runtime has, if the pod has a share."""
 
 from weft.dialects import alnair, elastic, gpushare
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS
@@ -12,8 +12,8 @@ _MARKS = (DELIVERY, PLACEMENT, gpushare.PREFIX, elastic.ASSUMED, elastic.CONTAIN
 
 
 def says_ours(pod: nri.PodSandbox) -> bool:
-    """Return True if the pod's annotations say that it has a share: the pod requires the agent's
-    plugin, or a scheduler has written a GPU."""
+    """Return True if the pod's annotations say that it has a share: they require the agent's
+    plugin, or contain a scheduler's choice of a GPU."""
     return any(
         key.startswith(_MARKS) or (key.startswith(_REQUIRED) and PLUGIN in text)
         for key, text in pod.annotations.items()

@@ -6,10 +6,10 @@ connect ──▶ RegisterPlugin ──▶ Configure ──▶ Synchronize ─�
 
 The plugin also validates. A runtime goes on without a plugin that dies or is late while it answers
 about a container; but it creates no container that a validator could not check. So the creation of
-a container fails, and is retried, if its plugin was killed in between. Runtimes without validators
-(before NRI 0.10) reject the event, and the plugin then goes on without it. If a runtime's version
-is known to have validators, a rejection only means that the runtime is stopping: the plugin still
-validates.
+a container fails, and is retried, if the plugin was killed in between. Runtimes without validators
+(before NRI 0.10) reject a plugin that wants to validate, which then registers without validation.
+If a runtime's version is known to have validators, a rejection only means that the runtime is
+stopping: the plugin still validates.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ _VALIDATE = _mask(nri.VALIDATE_CONTAINER_ADJUSTMENT)
 
 
 class RuntimeHooks(Protocol):
-    """Answers the plugin's questions about containers. `CallError` refuses a container."""
+    """Decides what the plugin answers about containers. `CallError` refuses a container."""
 
     async def synchronize(
         self, pods: list[nri.PodSandbox], containers: list[nri.Container]
@@ -89,10 +89,10 @@ class RuntimeHooks(Protocol):
 
 
 class PluginOptions(msgspec.Struct, frozen=True):
-    """`name`, `index`: identify the plugin and its order. `first_delay_s`, `most_delay_s`: between
-    attempts to connect. `register_s`: timeout of the registration. `patience`: the part of the
-    runtime's own timeout after which a container is refused: a late answer is ignored, and the
-    runtime drops the plugin.
+    """`name`, `index`: identify the plugin and its order among plugins. `first_delay_s`,
+    `most_delay_s`: first and longest delay between attempts to connect. `register_s`: timeout of
+    the registration. `patience`: the fraction of the runtime's own timeout after which a container
+    is refused: the runtime would ignore a later answer, and drop the plugin.
 
     `mark`: an annotation added to each container answered for, which a later plugin checks
     (`node/supervisor/supervisor.py`); "" for none. `creations_only`: receive only creations of
@@ -110,11 +110,12 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
 
 class NriPlugin:
-    """Run `run()` as a task. `connected` is True while the runtime asks about its containers.
+    """Stays registered with the runtime; run `run()` as a task. `connected` is True while the
+    runtime asks about its containers.
 
     `registrations` and `losses` count connections gained and lost; `problem` says why the last
     attempt failed ("" while connected). `times` are the durations of answers about containers.
-    `registered` is set by the first registration; `listeners` are called after each.
+    `registered` is set by the first registration; `listeners` are called after each registration.
     """
 
     def __init__(
@@ -197,7 +198,9 @@ class NriPlugin:
         except DecodeError as error:
             raise CallError(f"{call.method}: {error}", INVALID_ARGUMENT) from None
         except TimeoutError:
-            raise CallError(f"{call.method}: not in time; try again", DEADLINE_EXCEEDED) from None
+            raise CallError(
+                f"{call.method}: no answer in time; try again", DEADLINE_EXCEEDED
+            ) from None
         return answer.SerializeToString()
 
     async def _by_method(self, call: Call) -> Message:
@@ -260,11 +263,11 @@ class NriPlugin:
         self.connected = self._synchronized = True
         self.registrations += 1
         self.problem = ""
-        kind = "asks about and validates" if self.validates else "asks about"
+        kind = "is asked about and validates" if self.validates else "is asked about"
         self.registered.set()
         for listen in self.listeners:
             listen()
-        log.info("%s %s each container", self.runtime, kind)
+        log.info("registered with %s: the agent %s each container", self.runtime, kind)
 
 
 # --- durations ------------------------------------------------------------------------------------
@@ -274,7 +277,8 @@ BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0)
 
 
 class HookTimes:
-    """Counts by upper bound in seconds; the last count is beyond all bounds."""
+    """Durations of answers, counted by upper bound (`BOUNDS_S`); the last count is of those longer
+    than all bounds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="weft.node.supervisor", description=__doc__)
     parser.add_argument("--lock", type=Path, required=True)
     parser.add_argument(
-        "--guard", type=Path, help="the NRI socket; without it, containers are not refused"
+        "--guard", type=Path, help="the NRI socket; without --guard no container is refused"
     )
     parser.add_argument("--log", default="info")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")

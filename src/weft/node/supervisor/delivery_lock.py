@@ -21,7 +21,8 @@ _LOOK_S = 0.02
 
 
 class DeliveryLock:
-    """The lock, not held at first. `fd` is the open file, which an agent may inherit."""
+    """The lock for delivering on a node; not held at first. `fd` is the open file, which an agent
+    may inherit."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -37,7 +38,7 @@ class DeliveryLock:
             raise BadInputError(str(file), f"can't be locked: {error.strerror}") from error
 
     def take(self) -> bool:
-        """Try to take the lock; return True if it is held now."""
+        """Try to take the lock; return True if this process holds it now."""
         if not self.held:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +48,7 @@ class DeliveryLock:
         return True
 
     async def taken(self) -> None:
-        """Wait until the lock is held."""
+        """Wait until this process holds the lock."""
         if not self.take():
             log.info("standing by: another agent delivers on this node")
         while not self.take():
@@ -57,7 +58,7 @@ class DeliveryLock:
 # --- values from a supervisor to its agent --------------------------------------------------------
 # Passes values from a supervisor to its agent through the environment.
 #
-# WEFT_MARK     the mark of containers about which the agent was asked
+# WEFT_MARK     the secret that the agent writes on each container that it has answered for
 # WEFT_LOCK_FD  the open file of the `DeliveryLock`
 
 
@@ -65,8 +66,8 @@ _MARK, _LOCK_FD = "WEFT_MARK", "WEFT_LOCK_FD"
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """Values from the supervisor: the `mark` on containers about which it asked the agent, and its
-    `lock`."""
+    """Values from the supervisor: its `lock`, and the `mark` that the agent writes on each
+    container that it has answered for, so that the supervisor's guard lets the container start."""
 
     mark: str
     lock: DeliveryLock
@@ -77,7 +78,7 @@ class HandedOver(msgspec.Struct, frozen=True):
 
 
 def handed_over(environment: MutableMapping[str, str]) -> HandedOver | None:
-    """Return what this process was handed; None if it has no supervisor.
+    """Return the supervisor's values from this process' environment; None without a supervisor.
 
     The variables are removed, so that processes started by the agent do not inherit them.
     """

@@ -33,20 +33,20 @@ class Running(Protocol):
     """A process that was started; `asyncio.subprocess.Process` is one."""
 
     async def wait(self) -> int:
-        """Wait for the end; return the exit code, or minus the number of the signal that killed
-        it."""
+        """Wait until the process ends; return its exit code, or minus the number of the signal that
+        killed it."""
         ...
 
     def terminate(self) -> None:
-        """Tell the process to end."""
+        """Ask the process to end (SIGTERM)."""
         ...
 
 
 async def spawn(
     command: Sequence[str], more: Mapping[str, str] | None = None, fds: Sequence[int] = ()
 ) -> asyncio.subprocess.Process:
-    """Start `command`, with `more` in its environment and the open files `fds`; `OSError` if that
-    fails."""
+    """Start `command` with the variables `more` added to the environment and the open files `fds`;
+    `OSError` if that fails."""
     return await asyncio.create_subprocess_exec(
         *command,
         env=os.environ | dict(more or {}),
@@ -56,7 +56,7 @@ async def spawn(
 
 
 class ForkServer:
-    """The supervisor's side; `command` must call the other side, `begin_when_told`."""
+    """The supervisor's side; `command` must run a program that calls `begin_when_told`."""
 
     def __init__(
         self, command: Sequence[str], more: Mapping[str, str], fds: Sequence[int] = ()
@@ -80,7 +80,8 @@ class ForkServer:
         return server if pid is None else _Forked(pid, self)
 
     async def ended(self, pid: int) -> int:
-        """Return the exit code of the agent that runs; the server's if the server was killed."""
+        """Wait for the running agent's end; return its exit code, or the server's if the server was
+        killed."""
         code = await self._number()
         if code is not None:
             return code
@@ -89,7 +90,7 @@ class ForkServer:
         return await self._server.wait()
 
     async def close(self) -> None:
-        """End the server and wait for its end; no agent may run any more."""
+        """End the server and wait for its end; call this only once no agent runs."""
         if self._asks is not None:
             self._asks.close()
         if self._server is not None:
@@ -109,7 +110,7 @@ class ForkServer:
         self._answers, self._asks = await asyncio.open_connection(sock=ours)
 
     async def _number(self) -> int | None:
-        """Return the server's next answer; None if it ended without one."""
+        """Return the number in the server's next answer; None if the server ended instead."""
         try:
             return int(await self._answers.readline() or b"none")
         except (ConnectionError, ValueError):
@@ -117,7 +118,7 @@ class ForkServer:
 
 
 class _Forked:
-    """An agent that the server forked, by its process id."""
+    """An agent that the server forked, known by its process id."""
 
     def __init__(self, pid: int, server: ForkServer) -> None:
         self._pid, self._server = pid, server
@@ -137,8 +138,8 @@ async def _gone(pid: int) -> None:
 
 
 def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str] = ()) -> None:
-    """Return in a new process each time the supervisor requests an agent; at once without a
-    supervisor.
+    """Return in a new process each time the supervisor requests an agent; without a supervisor,
+    return at once.
 
     The server process imports `modules`, and exits in this function when its supervisor ends.
     """

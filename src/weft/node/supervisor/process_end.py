@@ -9,7 +9,7 @@ from contextlib import contextmanager
 @contextmanager
 def process_end(pid: int) -> Iterator[tuple[int, asyncio.Event]]:
     """Provide the process as a file descriptor, safe against reuse of its id, and an event that is
-    set once the process has ended; `ProcessLookupError` if there is none."""
+    set once the process has ended; `ProcessLookupError` if there is no such process."""
     fd = os.pidfd_open(pid)
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_reader(fd, ended.set)

@@ -3,7 +3,7 @@
 start ──▶ runs ──▶ killed by a signal ──▶ start: at once, then after 0.25, 0.5 … 5 s
             ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
             │                           that is refused, a driver that needs a new container)
-            └──▶ SIGTERM to it ────────▶ forwarded to the agent, which is waited for
+            └──▶ SIGTERM arrives ──────▶ forwarded to the agent, which is waited for
 """
 
 import asyncio
@@ -27,8 +27,9 @@ log = logging.getLogger("weft.agent")
 
 
 class SupervisorOptions(msgspec.Struct, frozen=True):
-    """`first_delay_s`, `most_delay_s`: limits of the delay before an agent that was killed soon
-    after its start is started again. `well_s`: after this long a start counts as successful."""
+    """`first_delay_s`, `most_delay_s`: shortest and longest delay before a restart, if agents were
+    killed twice or more in a row soon after their start. `well_s`: from this many seconds after its
+    start on, an agent's end does not count as soon."""
 
     first_delay_s: float = 0.25
     most_delay_s: float = 5.0
@@ -66,7 +67,8 @@ class Supervisor:
                 pass
 
     def _delay_s(self, soon: int) -> float:
-        """Return the delay after this many consecutive ends soon after a start."""
+        """Return the seconds to wait before a restart, after `soon` consecutive agents were killed
+        soon after their start."""
         if soon < 2:
             return 0.0
         options = self._options
@@ -99,12 +101,12 @@ def _name_of(number: int) -> str:
 #     runtime ──▶ 60-weft        the share, and the agent's mark on the container
 #             ──▶ 61-weft-guard  no mark, and the pod has a share: refused; the kubelet tries again
 #
-# The mark is a secret of the two, so no manifest can contain it. While another agent, which this
-# one is to replace, delivers on this node, only that agent's guard checks.
+# Only agent and guard know the mark, so no manifest can contain it. While another agent, which this
+# agent is to replace, delivers on this node, only that agent's guard checks.
 
 
 GUARD_OPTIONS = PluginOptions(name=f"{PLUGIN}-guard", index="61", creations_only=True)
-_WHY = "the agent of this node is away: the container waits for its share"
+_WHY = "the agent on this node is not running: the container waits for its share"
 
 
 class ShareGuard:

@@ -46,7 +46,7 @@ async def test_ready_has_read_all_and_leads_or_follows_a_leader() -> None:
         assert (await cluster.get("/livez"))[0] == 200
         status, text = await cluster.get("/readyz?verbose")
         assert status == 503
-        assert "[-]ready failed: this Weft is still reading" in text
+        assert "[-]ready failed: this process is still reading" in text
         assert "readyz check failed" in text
         status, text = await cluster.get("/explain/pods/d/a")
         assert status == 503
