@@ -1,5 +1,5 @@
 """Reads files that users supply into plain values, with limits on time and memory.
 
-In: YAML, gzip, strict forms; writing a file completely or not at all. Out: what the values mean
-(the packages that read them).
+Contents: YAML, gzip, strict forms; writing a file completely or not at all. Not here: what the
+values mean (the packages that read them).
 """

@@ -1,7 +1,7 @@
 """Frozen values that all packages use: GPUs, nodes, requests, placements, reasons.
 
-In: what a thing *is*. Out: I/O, NumPy (except in `interference_table`), clocks, the spelling of any
-one system (`dialects/`), and which pod holds which GPU (`core/ledger/`).
+Contents: what things are. Not here: I/O, NumPy (except in `interference_table`), clocks, the
+spelling of any one system (`dialects/`), and which pod holds which GPU (`core/ledger/`).
 """
 
 from weft.model.errors import BadInputError, WeftError

@@ -1,8 +1,8 @@
 """Tools for testing policies and dialects, used by their authors and by Weft's own tests.
 
-In: builders of nodes and pods with defaults for all that a test does not name, random small
-clusters, and a function that runs the engine on given pods. Out: anything a running scheduler
-needs; fakes and reference implementations (`tests/fakes`).
+Contents: builders of nodes and pods with defaults for all that a test does not name, random small
+clusters, and a function that runs the engine on given pods. Not here: anything that a running
+scheduler needs; fakes and reference implementations (`tests/fakes`).
 """
 
 from weft.testing.builders import AGENT_BY_NAME, node, placement, pod, shape

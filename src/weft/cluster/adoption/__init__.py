@@ -1,6 +1,6 @@
 """Takes over a running cluster from the schedulers that filled it, and gives it back.
 
-In: the charge of each running pod, computed by the scheduler's own code; finding other schedulers
-and device plugins, and problems to fix first; labelling namespaces, whose previous labels are
-recorded. `weft adopt` prints the plan. Out: pods, which are not changed, restarted or evicted, as
-Weft reads their existing annotations."""
+Contents: the charge of each running pod, computed by the scheduler's own code; finding other
+schedulers and device plugins, and problems to fix first; labelling namespaces, whose previous
+labels are recorded. `weft adopt` prints the plan. Not here: changing, restarting or evicting pods,
+as Weft reads their existing annotations."""

@@ -1,5 +1,5 @@
 """The versioned configuration file: YAML, decoded into frozen structs, with a reason for each
 setting.
 
-In: this package has the file's form, the defaults with their reasons, and validation. Out: other
-packages do what a setting says, define command-line options, and read the kubeconfig (`kube/`)."""
+Contents: the file's form, the defaults with their reasons, and validation. Not here: carrying out
+what a setting says, command-line options (`cli/`), and reading the kubeconfig (`kube/`)."""

@@ -1,4 +1,4 @@
 """Carries out evictions, as disruption budgets allow, and watches for overbooked GPUs.
 
-In: the evictor, the preemptor, the overbooking guard, moving one pod. Out: choosing the pods
-(`core/engine/`)."""
+Contents: the evictor, the preemptor, the overbooking guard, moving one pod. Not here: choosing the
+pods (`core/engine/`)."""

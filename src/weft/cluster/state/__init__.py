@@ -1,5 +1,5 @@
 """Turns what the Kubernetes API shows into the events of the engine.
 
-In: this package reads nodes, pods, volumes and constraints, and computes what bound pods hold. Out:
-other packages pass the events to the engine (`cluster/control/`) and write to the API.
+Contents: reading nodes, pods, volumes and constraints, and computing what bound pods hold. Not
+here: passing the events to the engine (`cluster/control/`), and writing to the API.
 """

@@ -1,8 +1,8 @@
 """Evaluates a pod's rules about other pods (affinity, anti-affinity, topology spread), its rules
 about volumes, and its preferences.
 
-In: evaluating these rules from the labels, taints and images of nodes, the labels and volumes of
-pods that have a node, and the free volumes. Out: the Kubernetes API, policies, decisions.
+Contents: evaluating these rules from the labels, taints and images of nodes, the labels and volumes
+of pods that have a node, and the free volumes. Not here: the Kubernetes API, policies, decisions.
 """
 
 from weft.core.constraints.answer import DomainsLeft, PodAnswer, RowsLeft, refusals

@@ -1,7 +1,8 @@
 """Defines the hooks that policies implement, and calls them and checks what they return.
 
-In: the policy contract, feasibility, the search over several devices, profiles and the registry.
-Out: strategies (`core/policies/`), decisions (`core/engine/`) and accounts (`core/ledger/`)."""
+Contents: the policy contract, feasibility, the search over several devices, profiles and the
+registry. Not here: strategies (`core/policies/`), decisions (`core/engine/`) and accounts
+(`core/ledger/`)."""
 
 from weft.core.framework.demand import Demand, Need
 from weft.core.framework.policy import Policy

@@ -1,7 +1,7 @@
 """Decisions files: the events that an engine received, in order, and the decisions that followed.
 
-In: writing, reading and replaying such files, explaining one pod from a file, summing up usage.
-Out: deciding (`core/engine/`), printing (`cli/`)."""
+Contents: writing, reading and replaying such files, explaining one pod from a file, summing up
+usage. Not here: deciding (`core/engine/`), printing (`cli/`)."""
 
 from weft.core.record.file import (
     DecisionLine,

@@ -2,6 +2,6 @@
 
     spec/ a file, its cells ─▶ run/ cells, stored ─▶ statistics/ who wins ─▶ pages/ the report
 
-A cell is one run: one scheduler with one seed's workload at one level of each axis.
-In: an experiment's file, many runs in parallel processes, means and intervals, the report.
-Out: a single run (`lab/simulate/`), and starting from a shell (`cli/`)."""
+A cell is one run: one scheduler with one seed's workload at one level of each axis. Contents: an
+experiment's file, many runs in parallel processes, means and intervals, the report. Not here: a
+single run (`lab/simulate/`), and starting from a shell (`cli/`)."""

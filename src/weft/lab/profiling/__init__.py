@@ -3,7 +3,7 @@
     measure   plan ─▶ campaign(pool ─▶ bench) ─▶ log of runs ─▶ dataset ─┐
     collect   pods' stays on GPUs ─▶ times alone ─▶ history ─────────────┴─▶ profiles ─▶ stores
 
-In: planning and running measurements on a `Bench` (processes, NVML, MPS), turning runs into
-datasets, profiles from Prometheus' history, and storing them (a file, a ConfigMap).
-Out: using profiles to choose neighbours (`interference/`, `core/policies/`), and the workloads
-themselves (`lab/workloads/`)."""
+Contents: planning and running measurements on a `Bench` (processes, NVML, MPS), turning runs into
+datasets, profiles from Prometheus' history, and storing them (a file, a ConfigMap). Not here: using
+profiles to choose neighbours (`interference/`, `core/policies/`), and the workloads themselves
+(`lab/workloads/`)."""

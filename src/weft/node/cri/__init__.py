@@ -1,6 +1,6 @@
 """Tests through the container runtime interface (CRI) whether the runtime starts a container while
 its required NRI plugin is away.
 
-In: the CRI messages that this trial needs, and the trial itself (`trial.py`). Out: what the agent
-does with the trial's outcome (`node/agent/fail_closed.py`).
+Contents: the CRI messages that this trial needs, and the trial itself (`trial.py`). Not here: what
+the agent does with the trial's outcome (`node/agent/fail_closed.py`).
 """

@@ -1,5 +1,5 @@
 """A machine's GPUs and what they do: one Protocol, implemented by NVML and by a fake.
 
-In: reading devices, their health, their use and the processes on them; running MPS. Out: what the
-agent and profiling do with that.
+Contents: reading devices, their health, their use and the processes on them; running MPS. Not here:
+what the agent and profiling do with that.
 """

@@ -1,7 +1,7 @@
 """Checks of a GPU node's machine for `weft doctor`: small functions that return a finding and its
 remedy.
 
-In: checks of the driver, device nodes, CDI, NRI, the kubelet's sockets, and processes that see GPUs
-(`machine.py`). Out: checks of the cluster as the API shows it (`cluster/reading`), repairs, and how
-findings are printed (`cli/doctor.py`).
+Contents: checks of the driver, device nodes, CDI, NRI, the kubelet's sockets, and processes that
+see GPUs (`machine.py`). Not here: checks of the cluster as the API shows it (`cluster/reading`),
+repairs, and how findings are printed (`cli/doctor.py`).
 """

@@ -1,4 +1,4 @@
 """Writes the report's page, its figures and tables.
 
-In: results and summaries. Out: HTML without external resources, SVG, PNG and PDF; equal results
-give equal bytes."""
+Contents: HTML without external resources, SVG, PNG and PDF, from results and summaries; equal
+results give equal bytes. Not here: computing the numbers (`statistics/`)."""

@@ -1,4 +1,5 @@
 """Runs an experiment's cells, in several processes or on several machines, and stores their
 results.
 
-In: a specification and its data. Out: a `CellResult` per cell, in memory or in a folder of runs."""
+Contents: computing a `CellResult` for each cell of a specification, in memory or in a folder of
+runs. Not here: comparing them (`statistics/`)."""

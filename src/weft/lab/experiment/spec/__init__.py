@@ -1,3 +1,4 @@
 """Describes experiments: the form of their files, their cells, and the measures to compare by.
 
-In: an experiment's file. Out: `ExperimentSpec`, its workload, and the cells of its plan."""
+Contents: reading an experiment's file into an `ExperimentSpec`, its workload, and the cells of its
+plan. Not here: running them (`run/`)."""

@@ -1,4 +1,5 @@
 """Computes results from runs: means, paired differences, who wins where, and checks of
 expectations.
 
-In: the measures of cells. Out: summaries, differences and findings in words."""
+Contents: summaries of the cells' measures, differences, and findings in words. Not here: pages and
+figures (`pages/`)."""
