@@ -106,7 +106,7 @@ TEXT: dict[Code, str] = {
     Code.STORAGE_CAPACITY: "too little storage is left for a claim of the pod on the node",
     Code.VOLUME_LIMIT: "no more volumes can be attached to the node",
     Code.GROUP_INCOMPLETE: "too few pods of the pod's group exist yet",
-    Code.GROUP_ELSEWHERE: "the pod's group runs in another topology domain",
+    Code.GROUP_ELSEWHERE: "the node is outside the topology domain of the pod's group",
     Code.QUEUE_LIMIT: "the pod's queue holds as much as it may",
 }
 
