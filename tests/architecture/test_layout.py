@@ -63,6 +63,7 @@ def test_functions_fit_a_screen() -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=name)
 def test_each_package_says_what_is_in_and_what_is_out(package: Path) -> None:
     doc = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    doc = " ".join(doc.split())
     assert "Contents:" in doc, "the package's docstring must say what is in it"
     assert "Not here:" in doc, "the package's docstring must say what is out of it"
     assert list(package.rglob("*.py")) != [package / "__init__.py"], "an empty package: remove it"

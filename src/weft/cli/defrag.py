@@ -105,9 +105,9 @@ def apply(
 ) -> None:
     """Move the pods of a plan, one at a time; without --yes only show the plan.
 
-    The next pod is evicted only after the previous pod was placed where planned. The command stops
-    if it was placed elsewhere, the cluster changed, or a disruption budget refuses, and says after
-    how many moves.
+    The next pod is evicted only after the previous pod was placed where the plan says. The command
+    stops if it was placed elsewhere, the cluster changed, or a disruption budget refuses, and says
+    after how many moves.
     """
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()

@@ -1,7 +1,7 @@
 """Compares policies without a cluster, and measures applications on a GPU.
 
-The package holds the simulator, experiments and their reports, profiling, and workloads to measure.
-Decisions are made in `core/`; `cluster/` connects to a live cluster."""
+Contents: the simulator, experiments and their reports, profiling, and workloads to measure. Not
+here: decisions (`core/`), and the connection to a live cluster (`cluster/`)."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """A pure state machine: `handle(event, now) -> commands`. No clock, no I/O, no randomness.
 
-This package contains the queue and its back-off, the scheduling cycle, decision records and
-explanations. It contains no policies and no access to the cluster: hosts pass events in, and carry
+Contents: the queue and its back-off, the scheduling cycle, decision records and explanations. Not
+here: policies (`core/policies/`), and any access to the cluster: hosts pass events in, and carry
 out the commands."""
 
 from weft.core.engine.decision_faults import Faulted, TaskFaulted

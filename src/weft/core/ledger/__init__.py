@@ -1,8 +1,8 @@
 """Accounts of GPUs, CPU and memory: the only package that changes them.
 
-This package has columns over nodes and devices, reserve, commit, release and expire, checkpoint and
-rollback, and an audit. It neither chooses a pod's place (`core/policies/`, `core/engine/`) nor
-reads facts from a cluster."""
+Contents: columns over nodes and devices, reserve, commit, release and expire, checkpoint and
+rollback, and an audit. Not here: choosing a pod's place (`core/policies/`, `core/engine/`), and
+reading facts from a cluster."""
 
 from weft.core.ledger.audit import audit
 from weft.core.ledger.ledger import STRICTLY, Ledger, MemoryAmount

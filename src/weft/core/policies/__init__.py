@@ -1,5 +1,5 @@
 """Policies, by family. A policy answers queries with arrays; it keeps no record of GPU shares.
 
-This package has the scores of nodes and devices, and `catalog`, the list of all built-in policies.
-Which GPUs fit is decided in `core/framework/`, shares are recorded in `core/ledger/`, and
-`core/engine/` determines when decisions are made."""
+Contents: the scores of nodes and devices, and `catalog`, the list of all built-in policies. Not
+here: which GPUs fit (`core/framework/`), accounts of shares (`core/ledger/`), and when decisions
+are made (`core/engine/`)."""

@@ -1,9 +1,9 @@
 """Finds the pods to end (evict) so that a pod of higher priority fits: a pure search over the
 ledger.
 
-This package knows which pods may be ended (priority, start, disruption budgets), sums up what each
-node would have free without them, and finds the cheapest sets on the best nodes. Checking by trial
-that the pod then fits, and evicting pods, is done in `core/engine/`."""
+Contents: which pods may be ended (priority, start, disruption budgets), what each node would have
+free without them, and the cheapest sets on the best nodes. Not here: checking by trial that the pod
+then fits, and evicting pods (`core/engine/`)."""
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch

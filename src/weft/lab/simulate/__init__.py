@@ -1,4 +1,5 @@
 """Runs the engine on a virtual clock: traces, generated workloads, experiments' arrival rules.
 
-The package reads and generates clusters and workloads, passes events to the engine, and measures
-runs. The engine is the one that runs in a cluster; figures are drawn in `lab/experiment/`."""
+Contents: reading and generating clusters and workloads, passing events to the engine, and measuring
+runs. Not here: the engine, which is the one that runs in a cluster (`core/engine/`), and figures
+(`lab/experiment/`)."""

@@ -107,8 +107,9 @@ class SnapshotTime(NamedTuple):
 
 
 class FeedSettings(msgspec.Struct, frozen=True):
-    """Of each of the `metrics`, `samples` slots of `step_s` seconds are kept. `memory_needs`:
-    snapshots include residents' memory needs, for which `metrics` must include used memory."""
+    """The series that a feed keeps: of each of the `metrics`, `samples` slots of `step_s` seconds.
+    `memory_needs`: snapshots include residents' memory needs, which need used memory in `metrics`.
+    """
 
     metrics: tuple[Metric, ...]
     samples: int

@@ -1,8 +1,8 @@
 """Forecasts of many time series at once: arrays [series, samples] in, [series, steps] out.
 
-Here are exact statistics and regressions (`statistics`), and the forecasters, their backtest, and
-the choice of a forecaster for each series (`forecasters`). They do not know what the series mean,
-where they come from, or which decisions are made with them.
+Contents: exact statistics and regressions (`statistics`), and the forecasters, their backtest, and
+the choice of a forecaster for each series (`forecasters`). Not here: what the series mean, where
+they come from, and which decisions are made with them.
 
 A missing sample is NaN. Samples are equally spaced; the newest is the last column."""
 

@@ -1,4 +1,4 @@
 """Queries metrics: from Prometheus or a compatible server, or from the exporters themselves.
 
-Here are both kinds of sources and the transports to a server. The meaning of a series is determined
-in `telemetry/meaning/`, and when to query in `cluster/telemetry/`."""
+Contents: both kinds of sources and the transports to a server. Not here: the meaning of a series
+(`telemetry/meaning/`), and when to query (`cluster/telemetry/`)."""

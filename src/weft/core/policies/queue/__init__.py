@@ -1,8 +1,8 @@
 """Queue disciplines, one per file: they decide which pod goes next, and which pods may backfill.
 
-A discipline determines the order in which pods are tried, which waiting pods have places kept for
-them, and which other pods may use these. Where a pod may go is decided in `core/engine/`, how long
-pods run is estimated in `core/engine/durations.py`."""
+Contents: the order in which pods are tried, the waiting pods that have places kept for them, and
+the other pods that may use these. Not here: where a pod may go (`core/engine/`), and how long pods
+run (`core/engine/durations.py`)."""
 
 from weft.core.policies.queue.conservative import ConservativeBackfill
 from weft.core.policies.queue.discipline import QueueDiscipline

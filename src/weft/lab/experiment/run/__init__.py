@@ -2,4 +2,4 @@
 results.
 
 Contents: computing a `CellResult` for each cell of a specification, in memory or in a folder of
-runs. Not here: comparing them (`statistics/`)."""
+runs. Not here: comparing them (`lab/experiment/statistics/`)."""

@@ -2,4 +2,4 @@
 expectations.
 
 Contents: summaries of the cells' measures, differences, and findings in words. Not here: pages and
-figures (`pages/`)."""
+figures (`lab/experiment/pages/`)."""
