@@ -136,7 +136,7 @@ def test_a_check_that_finds_little_names_lines_to_add(
     said = weft("metrics", "--check", "--url", prometheus.url)
     assert said.code == 0
     assert "sm_active_ratio: no GPU" in said.out
-    assert "DCGM field 1002: DCGM_FI_PROF_SM_ACTIVE, gauge" in said.out
+    assert "(DCGM field 1002): DCGM_FI_PROF_SM_ACTIVE, gauge" in said.out
     assert "good    memory_used_mib: all 2 GPUs" in said.out
     assert "wrong" not in said.out
 

@@ -43,7 +43,7 @@ def test_a_new_user_prints_checks_runs_and_compares(
     assert all(len(line) <= 80 for line in said.out.splitlines())
     assert "exclusive" in said.out
     assert "Fewer than 5 seeds: no intervals" in said.out
-    assert "The simulation assumes: slowdowns as measured" in said.out
+    assert "The simulation assumes: slowdowns by number of jobs on a GPU, as measured" in said.out
     page = tmp_path / "page"
     found = json.loads(weft("experiment", "report", out, "-o", "json", "--page", page).out)
     html = (page / "report.html").read_text("utf-8")
@@ -274,4 +274,4 @@ def test_a_run_that_this_version_cannot_read_is_named_with_the_way_out(
     said = weft("experiment", "report", out)
     assert said.code == 1
     assert str(path.parent) in said.err
-    assert "of another version; remove the folder, and run the experiment again" in said.err
+    assert "by another version; remove the folder, run the experiment again" in said.err

@@ -261,7 +261,7 @@ FOREIGN = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
 
 WRONG = {
     "nothing is installed": Wrong(
-        nothing_installed, "status", ("none runs", "kube-system/weft"), "deploy/scheduler.yaml", 1
+        nothing_installed, "status", ("no scheduler runs", "kube-system/weft"), "deploy/scheduler.yaml", 1
     ),
     "nobody renews the Lease": Wrong(
         nobody_leads,
@@ -280,7 +280,7 @@ WRONG = {
     "two schedulers lead": Wrong(
         second_release,
         "status",
-        ("2 lead", "weft-system/other-scheduler", "weft-system/weft-scheduler-a"),
+        ("2 schedulers lead", "weft-system/other-scheduler", "weft-system/weft-scheduler-a"),
         "uninstall all but one",
         1,
     ),

@@ -240,7 +240,7 @@ async def test_without_the_api_nothing_more_is_watched_and_its_pods_wait() -> No
         made.server.add("pods", member("a"))
         await until(lambda: made.gangs("a"))
         (added,) = [e.pod for e in made.events if isinstance(e, PodAdded)]
-        assert "has no podgroups.scheduling.x-k8s.io" in added.warnings[-1]
+        assert "no podgroups.scheduling.x-k8s.io in the API server" in added.warnings[-1]
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])

@@ -97,7 +97,7 @@ async def test_people_hear_of_a_bound_pod_that_became_unreadable(how: str) -> No
         await weft_binds(made, "stranger", ASKS["weft"])
         await edit(made, "stranger", EDITS[how])
         (text,) = await until(lambda: made.told("PodUnreadable"))
-        assert text.endswith("it is charged what it was bound with")
+        assert text.endswith("the pod is charged what it was bound with")
         assert not made.live.pods.unsure(made.uid("stranger"))
 
 

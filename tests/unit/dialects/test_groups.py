@@ -132,7 +132,8 @@ def test_of_two_systems_the_first_counts_and_both_are_named():
     assert "volcano" in warning
     assert LABEL in warning
     assert NAME in warning
-    assert "scheduler-plugins's count" in warning
+    assert "(label scheduling.x-k8s.io/pod-group)" in warning
+    assert "the first counts" in warning
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_of_two_systems_the_first_counts_and_both_are_named():
             0,
             "in two groups of Volcano",
         ),
-        ({"labels": {LABEL: "n" * 254}}, 0, "254 letters"),
+        ({"labels": {LABEL: "n" * 254}}, 0, "254 characters"),
     ],
 )
 def test_what_cannot_be_read_is_one_warning(said, least, words):

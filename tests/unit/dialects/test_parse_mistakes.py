@@ -181,9 +181,9 @@ def test_templates_of_other_things_are_passed_over():
 
 def test_two_containers_of_one_name_are_an_error():
     line = error("kind: Pod\nspec: {containers: [{name: a}, {name: b}, {name: a}]}\n")
-    assert "spec.containers[2].name: 'a' is spec.containers[0].name too" in line
+    assert "spec.containers[2].name: 'a' is also spec.containers[0].name" in line
     both = "kind: Pod\nspec: {initContainers: [{name: a}], containers: [{name: a}]}\n"
-    assert "'a' is spec.initContainers[0].name too" in error(both)
+    assert "'a' is also spec.initContainers[0].name" in error(both)
 
 
 def test_one_bad_item_of_a_list_leaves_the_others():

@@ -186,5 +186,5 @@ def test_a_model_whose_parts_do_not_fit_is_refused(
 
 @pytest.mark.parametrize("value", [1e7, 1e200, 1e-7])
 def test_a_slowdown_beyond_all_measure_is_an_error_that_says_how_to_forbid(value: float) -> None:
-    with pytest.raises(BadInputError, match=r"t\.json, a beside b: .* or -1 to forbid it"):
+    with pytest.raises(BadInputError, match=r"t\.json, a beside b: .* or -1 to forbid the pair"):
         static_table(f'{{"a": {{"b": {value}}}}}', "t.json")

@@ -225,7 +225,7 @@ def test_lost_samples_are_told_and_neighbours_do_not_hide_them() -> None:
         "hole": CardSeries(gap, np.ones(len(gap))),
     }
     (mark,) = lost(Metric.POWER_W, series, 0.0, 60.0)
-    assert mark.endswith("none of GPU hole for 12 s")
+    assert mark.endswith("GPU hole has none for 12 s")
     assert lost(Metric.POWER_W, {"whole": series["whole"]}, 0.0, 60.0) == []
     (late,) = lost(Metric.POWER_W, {"whole": series["whole"]}, 0.0, 80.0)
     assert late.endswith("for 21 s")

@@ -77,7 +77,7 @@ NRI_OFF = '[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, "there is no {}/config.toml: write one"),
+        ({}, "there is no {}/config.toml: write it with `containerd config default`"),
         ({"config.toml": "version = "}, "config.toml can't be parsed (Invalid value"),
         ({"config.toml": "a = '\udcff'"}, "config.toml can't be parsed ('utf-8'"),
         ({"config.toml": "version = 3\n"}, "imports no folder of drop-ins: add imports = ["),

@@ -216,11 +216,11 @@ def test_where_no_way_leads_to_a_scheduler_each_is_named(
             "nobody",
             (
                 "503",
-                "no scheduler answers behind it",
+                "no scheduler answers behind the Service",
                 "no pod of nobody is labelled weft.dev/role=leader",
             ),
         ),
-        ("gone", ("503", "no scheduler answers behind it", "; pod gone/weft-a:1234: 503")),
+        ("gone", ("503", "no scheduler answers behind the Service", "; pod gone/weft-a:1234: 503")),
         (
             "forbidden",
             (
@@ -252,7 +252,7 @@ def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
     way = ("d/p", "--kubeconfig", kubeconfig, "--service")
     for service, want in (
         ("other/weft:1", "404 no such thing; there is no such Service, or it has no endpoints"),
-        ("weft-system/busy:10259", "503 no such thing; no scheduler answers behind it"),
+        ("weft-system/busy:10259", "503 no such thing; no scheduler answers behind the Service"),
         ("weft", "--service: 'weft': write NAMESPACE/NAME:PORT"),
     ):
         code, said = explain(capsys, monkeypatch, *way, service)

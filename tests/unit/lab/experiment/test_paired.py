@@ -125,9 +125,9 @@ def test_whole_numbers_with_many_zeros_always_have_words(apart, base) -> None:
 
 
 def test_unequal_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="paired"):
+    with pytest.raises(ValueError, match="the same number of values, at least one"):
         paired_difference([1.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match="paired"):
+    with pytest.raises(ValueError, match="the same number of values, at least one"):
         paired_difference([], [])
 
 

@@ -172,7 +172,7 @@ def test_a_share_of_the_jobs_is_latency_critical_and_more_where_less_was(folder:
         ("noise: 0.4", "nois: 0.4", "predictions[0]", "did you mean 'noise'?"),
         ("name: keeps, evict: true", "name: keeps", "feedback[3].keepsWork", "set evict: true"),
         ("name: keeps", "name: nobody", "feedback[3]", "twice"),
-        ("  told: ridge", "  watched: true", "watched", "remove it"),
+        ("  told: ridge", "  watched: true", "watched", "remove one of them"),
     ],
 )
 def test_what_is_wrong_is_told_by_field_and_value(
