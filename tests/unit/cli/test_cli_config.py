@@ -19,7 +19,9 @@ def test_check_reads_certificates_as_the_extender_would(weft: Weft, tmp_path: Pa
     file, pem = tmp_path / "weft.yaml", tmp_path / "tls.pem"
     pem.write_text("no certificate\n")
     file.write_text(f"{HEAD}extender: {{certificateFile: {pem}, keyFile: {pem}}}\n")
-    assert refused(weft, "config", "check", file).startswith(f"{file}: extender: {pem}, {pem}: are not ")
+    assert refused(weft, "config", "check", file).startswith(
+        f"{file}: extender: {pem}, {pem}: are not "
+    )
 
 
 def test_check_reads_what_proves_us_to_a_metrics_server(weft: Weft, tmp_path: Path) -> None:

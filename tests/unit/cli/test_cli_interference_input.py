@@ -95,7 +95,10 @@ def test_a_table_that_is_named_counts_before_the_extenders(file: Path, tmp_path:
 
 def test_table_and_model_exclude_each_other() -> None:
     text = b"apiVersion: weft.dev/v1\nkind: WeftConfiguration\ninterference: {table: a, model: b}\n"
-    with pytest.raises(BadInputError, match=r"interference\.model: cannot be set together with interference\.table; remove"):
+    with pytest.raises(
+        BadInputError,
+        match=r"interference\.model: cannot be set together with interference\.table; remove",
+    ):
         decode(text, "weft.yaml")
 
 

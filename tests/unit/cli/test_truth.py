@@ -261,7 +261,11 @@ FOREIGN = {"status": {"allocatable": {"nvidia.com/gpu": "2"}}}
 
 WRONG = {
     "nothing is installed": Wrong(
-        nothing_installed, "status", ("no scheduler runs", "kube-system/weft"), "deploy/scheduler.yaml", 1
+        nothing_installed,
+        "status",
+        ("no scheduler runs", "kube-system/weft"),
+        "deploy/scheduler.yaml",
+        1,
     ),
     "nobody renews the Lease": Wrong(
         nobody_leads,

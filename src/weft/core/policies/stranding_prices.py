@@ -71,66 +71,82 @@ def _values(weights: tuple[tuple[int, float], ...], rounds: Rounds) -> Floats:
 
 
 def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> Floats:
+    """Run the rounds on Python's floats: few sizes are popular, and arrays of five cost more."""
     unsettled = rounds.number // _UNSETTLED
-    demand = np.array(weights, dtype=np.float64)
-    covered, total = np.zeros(len(weights)), np.zeros(LEVELS + 1)
+    sums = _sums(sizes)
+    covered, total = [0.0] * len(sizes), np.zeros(LEVELS + 1)
     for number in range(rounds.number):
-        prices = exponential(-rounds.step * (covered - covered.min())) / demand
-        best, taken = _knapsack(list(zip(sizes, prices.tolist(), strict=True)))
+        least = min(covered)
+        prices = [
+            exponential(-rounds.step * (done - least)) / weight
+            for done, weight in zip(covered, weights, strict=True)
+        ]
+        best, taken = _knapsack(list(zip(sizes, prices, strict=True)), sums)
         if number >= unsettled:
             total += np.array(best) / best[LEVELS]
         pattern = _pattern(taken, sizes)
-        used = pattern > 0
-        step = (demand[used] / pattern[used]).min()
-        covered += step * pattern / demand
+        step = min(weight / held for weight, held in zip(weights, pattern, strict=True) if held)
+        for place, held in enumerate(pattern):
+            covered[place] += step * held / weights[place]
     return total / (rounds.number - unsettled)
 
 
-def exponential(exponents: Floats) -> Floats:
-    """Return e to these powers, −700 to 0, to 8 digits, with the same bits on every processor.
+def exponential(exponent: float) -> float:
+    """Return e to this power, −700 to 0, to 8 digits, with the same bits on every processor.
 
-    np.exp and np.power differ in the last bit between processors, and the rounds amplify that: the
-    same pods would then be placed differently. IEEE 754 fixes sums and products to the last bit."""
+    Those of np.exp, np.power and the C library differ in the last bit between processors, and the
+    rounds amplify that: the same pods would then be placed differently. IEEE 754 fixes sums and
+    products to the last bit."""
     halvings = 12
-    part = np.maximum(exponents, -700) / 2**halvings
-    powers: Floats = np.ones_like(part)
+    part = max(exponent, -700.0) / 2**halvings
+    power = 1.0
     for term in (6, 5, 4, 3, 2, 1):
-        powers = 1 + powers * part / term
+        power = 1 + power * part / term
     for _ in range(halvings):
-        powers *= powers
-    return powers
+        power *= power
+    return power
 
 
-def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
+def _sums(sizes: list[int]) -> list[bool]:
+    """Tell for each level whether sizes sum to exactly that, any number of each, [101]."""
+    sums = [True] + [False] * LEVELS
+    for level in range(1, LEVELS + 1):
+        sums[level] = any(size <= level and sums[level - size] for size in sizes)
+    return sums
+
+
+def _knapsack(priced: list[tuple[int, float]], sums: list[bool]) -> tuple[list[float], list[int]]:
     """Return, for each level (0 to 100 hundredths of a GPU), the highest total price of sizes that
     fit in it, any number of each, [101], and the position of the size last added, −1 if the level
     below has the same total.
 
-    A size is skipped if smaller ones fill the same space at a higher price, unless the difference
-    is within rounding."""
+    Only levels that sizes sum to exactly (`sums`) can be worth more than the one below. A size is
+    skipped if smaller ones fill the same space at a higher price, unless the difference is within
+    rounding."""
     best, taken = [0.0], [-1]
     useful: list[tuple[int, float, int]] = []
     sure = 1e-9 * max(price for _, price in priced)
     place = 0
     for level in range(1, LEVELS + 1):
         most, last = best[-1], -1
-        for size, price, at in useful:
-            value = best[level - size] + price
-            if value > most:
-                most, last = value, at
-        if place < len(priced) and priced[place][0] == level:
-            price = priced[place][1]
-            if price + sure > most:
-                useful.append((level, price, place))
-                if price > most:
-                    most, last = price, place
-            place += 1
+        if sums[level]:
+            for size, price, at in useful:
+                value = best[level - size] + price
+                if value > most:
+                    most, last = value, at
+            if place < len(priced) and priced[place][0] == level:
+                price = priced[place][1]
+                if price + sure > most:
+                    useful.append((level, price, place))
+                    if price > most:
+                        most, last = price, place
+                place += 1
         best.append(most)
         taken.append(last)
     return best, taken
 
 
-def _pattern(taken: list[int], sizes: list[int]) -> Floats:
+def _pattern(taken: list[int], sizes: list[int]) -> list[int]:
     """Count each size in the most valuable filling of a whole GPU, [sizes]."""
     held, level = [0] * len(sizes), LEVELS
     while level:
@@ -140,7 +156,7 @@ def _pattern(taken: list[int], sizes: list[int]) -> Floats:
         else:
             held[place] += 1
             level -= sizes[place]
-    return np.array(held, dtype=np.float64)
+    return held
 
 
 # --- slots ----------------------------------------------------------------------------------------

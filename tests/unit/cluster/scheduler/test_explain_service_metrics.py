@@ -58,7 +58,10 @@ async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
         assert found.metrics.without.node == "a"
         text = await text_of(cluster, "p")
         assert "metrics of GPU 0, read " in text
-        assert "s before the decision: sm_active_ratio 0.125 STALE, dram_active_ratio 0.125 STALE" in text
+        assert (
+            "s before the decision: sm_active_ratio 0.125 STALE, dram_active_ratio 0.125 STALE"
+            in text
+        )
         assert "without metrics, decided again now: a, GPU 0" in text
         assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
 

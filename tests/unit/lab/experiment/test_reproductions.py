@@ -114,7 +114,10 @@ def test_a_check_is_about_the_levels_schedulers_and_order_it_names() -> None:
 @pytest.mark.parametrize(
     ("check", "problem"),
     [
-        ("{name: a, measure: m, criterion: [0, 1]}", "must have either `scheduler` or `order`, not both"),
+        (
+            "{name: a, measure: m, criterion: [0, 1]}",
+            "must have either `scheduler` or `order`, not both",
+        ),
         (
             "{name: a, measure: m, scheduler: s, criterion: [1, 0]}",
             "has its ends in the wrong order",
