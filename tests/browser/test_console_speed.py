@@ -34,7 +34,7 @@ def large(request: pytest.FixtureRequest, command: str) -> Iterator[tuple[LargeC
 
 
 def least(cost: Callable[[], float]) -> float:
-    """Of some turns the lowest cost, as the machine of the bars would have had it."""
+    """Return the lowest cost of some turns, as it would be on the machine the bars were set on."""
     found = []
     for _ in range(TURNS):
         before = slower()

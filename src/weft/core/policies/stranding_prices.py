@@ -94,9 +94,8 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
 def exponential(exponent: float) -> float:
     """Return e to this power, −700 to 0, to 8 digits, with the same bits on every processor.
 
-    Those of np.exp, np.power and the C library differ in the last bit between processors, and the
-    rounds amplify that: the same pods would then be placed differently. IEEE 754 fixes sums and
-    products to the last bit."""
+    np.exp, np.power and the C library's differ in the last bit between processors, and the rounds
+    amplify that; IEEE 754 fixes sums and products to the last bit."""
     halvings = 12
     part = max(exponent, -700.0) / 2**halvings
     power = 1.0
@@ -108,10 +107,10 @@ def exponential(exponent: float) -> float:
 
 
 def _sums(sizes: list[int]) -> list[bool]:
-    """Tell for each level whether sizes sum to exactly that, any number of each, [101]."""
-    sums = [True] + [False] * LEVELS
+    """Return for each level whether sizes sum to exactly that, any number of each, [101]."""
+    sums = [True]
     for level in range(1, LEVELS + 1):
-        sums[level] = any(size <= level and sums[level - size] for size in sizes)
+        sums.append(any(sums[level - size] for size in sizes if size <= level))
     return sums
 
 
@@ -526,22 +525,11 @@ class NodeStates(NamedTuple):
 
     def take(self, node: Ints) -> "NodeStates":
         """Return the states of these nodes."""
-        return NodeStates(
-            self.cpu_free.take(node),
-            self.memory_free.take(node),
-            self.free.take(node),
-            self.worth.take(node),
-            self.idle.take(node),
-            self.kind.take(node),
-            None if self.kinds is None else self.kinds.take(node, axis=1),
-        )
+        columns: list[Any] = [each.take(node) for each in self[:6]]
+        return NodeStates(*columns, None if self.kinds is None else self.kinds.take(node, axis=1))
 
     def less(
-        self,
-        free: Ints | int,
-        worth: Floats | float,
-        idle: Ints | int,
-        kinds: Ints | None = None,
+        self, free: Ints | int, worth: Floats | float, idle: Ints | int, kinds: Ints | None = None
     ) -> "NodeStates":
         """Return the states after this much GPU is taken; `kinds` has the amounts by kind."""
         return self._replace(
@@ -581,8 +569,7 @@ class DeviceStates(NamedTuple):
         else:
             uncut = ~query.take_devices(prices.devices.is_cut)
             share, idle = share * uncut, idle * uncut
-        worth = prices.popularity.completion.take(kind * (LEVELS + 1) + share // 10)
-        return cls(share, worth, idle, kind)
+        return cls(share, worth_of(prices.popularity, kind, share), idle, kind)
 
     def by_kind(self, query: Query) -> Ints:
         """Sum free and idle GPU by kind and node, [2 · kinds, n]."""
