@@ -525,8 +525,8 @@ class NodeStates(NamedTuple):
 
     def take(self, node: Ints) -> "NodeStates":
         """Return the states of these nodes."""
-        columns: list[Any] = [each.take(node) for each in self[:6]]
-        return NodeStates(*columns, None if self.kinds is None else self.kinds.take(node, axis=1))
+        kinds = None if self.kinds is None else self.kinds.take(node, axis=1)
+        return NodeStates._make((*(each.take(node) for each in self[:6]), kinds))
 
     def less(
         self, free: Ints | int, worth: Floats | float, idle: Ints | int, kinds: Ints | None = None
