@@ -569,7 +569,8 @@ class DeviceStates(NamedTuple):
         else:
             uncut = ~query.take_devices(prices.devices.is_cut)
             share, idle = share * uncut, idle * uncut
-        return cls(share, worth_of(prices.popularity, kind, share), idle, kind)
+        worth = prices.popularity.completion.take(kind * (LEVELS + 1) + share // 10)
+        return cls(share, worth, idle, kind)
 
     def by_kind(self, query: Query) -> Ints:
         """Sum free and idle GPU by kind and node, [2 · kinds, n]."""
