@@ -261,7 +261,7 @@ def stays_apart(now: Scene, name: str) -> None:
 
     now.until(refused)
     text = until_explained(now, name, "kept apart")
-    assert re.search(rf"kept apart from serve on {MODEL} for (2\d|30) min", text), text
+    assert re.search(rf"kept apart from serve on {MODEL} for another (2\d|30) min", text), text
 
 
 def on_record(now: Scene, decisions: Path, word: str) -> None:

@@ -235,7 +235,8 @@ def _said_of(cell: "PredictorCell") -> str:
     trees = ", LightGBM's quantiles" if learned.trees else ""
     return (
         f"{len(cell.runs)} measurements of {len(cell.solos)} applications in "
-        f"{calibration.families} families; kernels{trees}; bounds on new families {sure}"
+        f"{calibration.families} families; fitted: Gaussian processes{trees}; bounds for new "
+        f"families are {sure}"
     )
 
 

@@ -42,7 +42,8 @@ def metrics(
 ) -> None:
     """List what Weft sees of each GPU now; with --check report what is missing.
 
-    Without --cluster, --kubeconfig or --context, the GPUs are those named in the metrics' labels.
+    Without --cluster, --kubeconfig or --context, the GPUs are those named in the labels of a
+    metrics server; where exporters are read, they are those of the cluster's nodes.
     """
     looked = _looked(config, url, kubeconfig, context, cluster)
     if check:

@@ -230,7 +230,8 @@ def preferences_in_words(preferences: Preferences) -> list[str]:
     lines = []
     for wish in preferences.nodes:
         rules = ", ".join(map(str, (*wish.term.labels, *wish.term.fields)))
-        lines.append(f"on nodes with {rules or 'no label: on no node'} (weight {wish.weight})")
+        where = f"on nodes with {rules}" if rules else "on no node, as the term names no label"
+        lines.append(f"{where} (weight {wish.weight})")
     for near in preferences.pods:
         where = "near" if near.weight > 0 else "away from"
         by = f"by {near.term.topology_key} (weight {abs(near.weight)})"

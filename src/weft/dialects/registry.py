@@ -310,8 +310,9 @@ def without_words(manifest: PodManifest) -> PodManifest:
 
 def _placed_by_words(manifest: PodManifest) -> bool:
     """Return True if labels or annotations that request GPUs decide what this bound pod holds: a
-    scheduler that reads them placed it, it is in one of KAI's groups, or Weft placed it and its
-    annotations contradict each other."""
+    scheduler that reads them placed it, they request GPUs and it is in one of KAI's groups, or
+    one of Weft's annotations gives it a placement. False if two of its annotations agree on
+    Weft's placement."""
     labels, annotations = manifest.metadata.labels or {}, manifest.metadata.annotations or {}
     if agreed(manifest):
         return False

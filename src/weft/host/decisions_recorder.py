@@ -69,7 +69,8 @@ class Recording(Background):
         self._path.write_bytes(b"")
 
     def _put(self, line: Header | DecisionLine) -> None:
-        """Queue a line to be written; after an error recording ends before this line."""
+        """Queue a line to be written. If that fails, recording ends: neither this line nor a
+        later one is recorded."""
         try:
             self._keep(line)
         except Exception as error:

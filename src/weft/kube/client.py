@@ -102,7 +102,8 @@ class TokenFile:
         self._read()
 
     async def authorization(self) -> str:
-        """Return the token, reread at most every `REREAD_S` seconds."""
+        """Return the value of the Authorization header; the file is read again at most every
+        `REREAD_S` seconds."""
         if not self._header or self._clock.monotonic() - self._read_at >= REREAD_S:
             self._read()
         return self._header

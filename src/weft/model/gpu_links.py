@@ -89,7 +89,8 @@ def checked_links(links: GpuLinks, where: str) -> GpuLinks:
         wrong = f"{links.nvlink_generation} is not a generation of NVLink; write 1 to 5"
         raise BadInputError(f"{where}, NVLink generation", wrong)
     if links.numa and len(links.numa) != count:
-        raise BadInputError(f"{where}, NUMA", f"{len(links.numa)} nodes for {count} GPUs")
+        wrong = f"{len(links.numa)} NUMA nodes for {count} GPUs; write one for each GPU, or none"
+        raise BadInputError(f"{where}, NUMA", wrong)
     rows = _words(links.paths, count, where)
     numa = links.numa if any(node != links.numa[0] for node in links.numa) else ()
     paths = tuple(" ".join(row) for row in rows)

@@ -76,7 +76,7 @@ def test_what_differs_stands_beside_both_places(
         totals.add(one)
     same, other, nowhere = capsys.readouterr().out.splitlines()
     assert "%" not in same
-    assert "6.10 → 5.84 %, allocates 250 → 500 m, 1.30 → 1.10 ×" in other
+    assert "6.10 → 5.84 %, allocates 0.25 → 0.50 GPUs, 1.30 → 1.10 ×" in other
     assert nowhere.endswith("nowhere               0/2 nodes: 2 × too little memory")
     shadow.sum_up(totals.summary(90.0, (3, 2), 1), ListOutput.table)
     printed = capsys.readouterr().out

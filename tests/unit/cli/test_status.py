@@ -114,9 +114,9 @@ advice  pods'      default/stuck is bound to a, and no annotation says which GPU
         GPUs       bound by default-scheduler, which chooses no GPU; Weft reserves the most that the
                    pod may hold
                    → weft adopt shows what each such pod is charged
-advice  pods       3 pods are pending, for example default/w, for the most common reason
+advice  pods       3 pods are pending: default/w is the oldest of those with the most common reason
                    → weft explain pod default/w
-advice  pods       1 pod has failed, for example default/lost, for the most common reason
+advice  pods       1 pod has failed: default/lost
                    → kubectl -n default describe pod lost
 advice  room       2 pods that wait, default/w among them, would have room on one more node like a
                    (2 × NVIDIA-A100-SXM4-40GB of 40,460 MiB), or on several such nodes

@@ -107,7 +107,9 @@ def test_paths_are_in_the_order_of_what_nccl_reckons() -> None:
 def test_numa_nodes_that_are_all_the_same_say_nothing() -> None:
     links = GpuLinks((0, 1), ("X  PIX", "PIX X"), 0, (3, 3))
     assert checked_links(links, "here") == GpuLinks((0, 1), ("X PIX", "PIX X"))
-    with pytest.raises(BadInputError, match=r"here, NUMA: 1 nodes for 2 GPUs"):
+    with pytest.raises(
+        BadInputError, match=r"here, NUMA: 1 NUMA nodes for 2 GPUs; write one for each"
+    ):
         checked_links(GpuLinks((0, 1), ("X PIX", "PIX X"), 0, (3,)), "here")
     assert checked_links(dgx_1(), "here") == dgx_1()
 

@@ -121,7 +121,7 @@ class StartedMarks:
         except (ApiError, LostError, NotSentError) as error:
             if isinstance(error, ApiError) and error.code == ANOTHER_POD:
                 return True
-            text = "pod %s: its system's annotations are written again later: %s"
+            text = "pod %s: its system's annotations can't be written; Weft tries again: %s"
             log.warning(text, meta.name, error, extra=about(meta))
             self._written.pop(meta.uid, None)
             return False

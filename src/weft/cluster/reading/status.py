@@ -430,7 +430,9 @@ def _pod_findings(groups: Sequence[PodGroup]) -> list[DoctorFinding]:
         if those:
             count, oldest = sum(group.count for group in those), those[0].oldest
             command = mend.format(*oldest.split("/")) if "{0}" in mend else mend.format(oldest)
-            text = f"{count} {words[count > 1]}, for example {oldest}, for the most common reason"
+            text = f"{count} {words[count > 1]}: {oldest}"
+            if count > 1:
+                text += " is the oldest of those with the most common reason"
             findings.append(advice("pods", text, command))
     return findings
 

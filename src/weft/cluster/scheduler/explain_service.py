@@ -261,7 +261,8 @@ class Explainer:
         )
 
     async def _metrics_of(self, placed: PlacedPod) -> MetricsRead | None:
-        """Return the metrics of the pod's GPUs at its decision, and the effect of metrics now."""
+        """Return the metrics of the pod's GPUs when it was placed, and how metrics would change
+        its placement if it were decided now; None if its profile reads no metrics."""
         record, saw = placed.record, placed.saw
         on = "" if placed.queued else record.node
         asked = PlacementQuestion(placed.pod, placed.profile, record.attempt, on, (record.uid,))

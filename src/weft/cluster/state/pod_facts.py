@@ -114,8 +114,9 @@ def says_it_moves(pod: Pod) -> bool:
 
 
 def said_to_move(pod: Pod, parse: Callable[[Pod], PodRequest]) -> PodRequest | UnsetType:
-    """Return the request with which the pod would be created again, if it allows moving it for
-    other pods; unset if not, or if it is of a group (which starts together) or latency-critical."""
+    """Return the request with which the pod would be created again, if the pod allows that it is
+    moved for other pods. Unset if it does not, if it may not be moved (`why_it_stays`), if it is
+    latency-critical, or if it belongs to a group, whose pods start together."""
     if not says_it_moves(pod) or why_it_stays(pod):
         return UNSET
     try:

@@ -43,7 +43,8 @@ Stamp = tuple[int, ...]
 
 
 class LoadedPredictions(NamedTuple):
-    """Contents of all files together; None if no file has them."""
+    """Contents of all prediction files together; a field is None (`solos`: empty) if no file has
+    it."""
 
     interference: InterferenceTable | None = None
     distances: Distances | None = None

@@ -165,8 +165,8 @@ class RowsLeft:
         return rows
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:
-        """Set the codes of nodes that these answers by node refuse; only called if no answer is by
-        domain."""
+        """Set the codes of nodes that these answers by node refuse; only called before the first
+        answers by domain, if there are any."""
         self.codes = self.codes.copy()
         for answer in alike:
             rows = answer.asked().nonzero()[0]

@@ -89,8 +89,8 @@ class AttachedVolumes:
                     self._count(volume[0], node, 1)
 
     def remove(self, node: str, volumes: Sequence[Attached]) -> set[str]:
-        """Count one pod less; return the drivers of which more volumes can be attached to the node
-        than before."""
+        """Count one pod fewer that uses these volumes on the node; return the drivers of those
+        volumes that no pod on the node uses any more."""
         here = self._used.get(node, {})
         fell = set()
         for volume in volumes:

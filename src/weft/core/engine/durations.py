@@ -216,8 +216,10 @@ def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
 
 
 class RunHistory:
-    """Runs by kind, and the running pods. `coverage` counts forecasts for pods that have ended by
-    themselves since (`half`, `most`), and those that came true (`half-kept`, `most-kept`)."""
+    """Past runs by kind of pod, and the running pods. `coverage` has, for pods that ended by
+    themselves, the number of forecasts made at their start of the median (`half`) and of the
+    upper quantile `sure` (`most`) of their running time, and the number of pods that ended
+    within them (`half-kept`, `most-kept`)."""
 
     def __init__(self, half_life_ns: int = HALF_LIFE_NS, sure: float = SURE) -> None:
         self._half_life_ns, self._sure = half_life_ns, sure

@@ -348,8 +348,8 @@ class Engine:
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
     ) -> bool:
-        """Learn from a pod's end; return True if pods like it are now expected to use less
-        memory."""
+        """Learn from a pod's end; return True if pods like it are now expected to use more or
+        less memory than before."""
         uid = event.uid
         if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)

@@ -64,14 +64,15 @@ class FairPods(ActivePods):
         self._looks[waiting.turn_of] = self._looks.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Start or stop moving a queue behind the other queues once more work was done for its
-        pods."""
+        """Start or stop taking turns by work: a queue goes behind the others when its pods have
+        used a whole turn's work (`TURN_LOOKS`) more than theirs."""
         self._by_turns = by_turns
         if not by_turns:
             self._looks.clear()
 
     def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
-        """Return None: like pods belong to one queue, whose pods are tried in their order."""
+        """Return None: no equal pod that came earlier waits for another queue's turn, as equal
+        pods are of one queue and are tried in its order."""
         return None
 
 

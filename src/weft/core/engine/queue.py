@@ -206,8 +206,9 @@ class ActivePods:
                 heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
 
     def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
-        """Return, while pods take turns, the first like pod that came earlier and waits for the
-        turn of another namespace."""
+        """Return the first active pod before `waiting` that has the same profile, rank, gang,
+        team's queue and shape, but waits for another namespace's turn; None if there is none, or
+        if pods do not take turns now."""
         if self._turns is None:
             return None
         ranks = self._turns.get(waiting.profile.name, {})

@@ -67,8 +67,9 @@ class QueueUse:
 
 
 class StatedAmount(NamedTuple):
-    """One amount that a queue's limit or guarantee states: how much of it the queue holds, and how
-    much is stated. Both are in parts, of which one `unit` (for people) has `per`."""
+    """One amount that a queue's limit or guarantee states: how much of it the queue holds, and
+    how much is stated. Both are whole numbers; divided by `per` they are in `unit`, as shown to
+    people."""
 
     setting: str
     unit: str
@@ -92,8 +93,9 @@ def bounds(use: QueueUse, stated: QueueAmounts) -> Iterator[StatedAmount]:
 
 
 def charge_of(placement: Placement, node: Node | None) -> Charge:
-    """Return the charge of a placement on its node. Shares of GPUs that the node does not show are
-    charged by their cores and memory alone."""
+    """Return the charge of a placement on its node. A share of a GPU that the node does not show
+    is charged its MiB and its thousandths of cores; these also count as its part of a GPU, of no
+    known model."""
     gpus = {gpu.index: gpu for gpu in node.gpus} if node is not None and placement.shares else {}
     memory_mib = core_milli = 0
     parts: dict[int, list[int]] = {}  # by GPU: MiB and thousandths of cores held
@@ -479,7 +481,8 @@ class AskedByNode:
         return np.array(asked, dtype=np.int64)
 
     def _parts(self) -> list[int]:
-        """Return the largest part of a card, thousandths, that a GPU of each kind is."""
+        """Return for each kind of GPU the largest part of a card that a GPU of this kind is,
+        thousandths: less than 1000 only for MIG instances."""
         if self._part_of is None:
             self._part_of = [1000] * len(self._kinds)
             if self._table.has_parents:

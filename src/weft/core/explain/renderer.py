@@ -127,7 +127,7 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
         model = f" on {pair.gpu_model}" if pair.gpu_model else ""
         other = pair.application or "pods of no known application"
         time_left = age_in_words(max(0.0, pair.left_s))
-        lines.append(f"  kept apart from {other}{model} for {time_left}")
+        lines.append(f"  kept apart from {other}{model} for another {time_left}")
     return lines + [f"  note: {progress.problem}"] * bool(progress.problem)
 
 

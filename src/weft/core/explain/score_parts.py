@@ -101,8 +101,8 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
 
 
 def _learnt(turnover: float) -> str:
-    """Say by which `setting` of the policy CPU counted as scarce or not, and the learnt turnover
-    that chose it."""
+    """Return in words the learnt turnover, and the value of the policy's option `setting` that
+    it corresponds to."""
     setting = (
         "living"
         if turnover >= 0.5

@@ -139,8 +139,9 @@ class Fragments:
         self._known: dict[tuple[tuple[int, ...], int, int, int], float] = {}
 
     def of_nodes(self, states: Sequence[NodeState]) -> list[float]:
-        """Return F of each node state, cached: pods of a few shapes leave few distinct states. CPU
-        counts only by the number of typical CPU requests that it satisfies."""
+        """Return the fragmentation (FGD's F) of each node state, cached: pods of a few shapes
+        leave few distinct states. CPU counts only by the number of typical CPU requests that it
+        satisfies."""
         if len(self._known) > KEPT:
             self._known.clear()
         keys = [

@@ -195,8 +195,8 @@ def promised_share(query: Query) -> Floats:
 
 
 def room_by_requests(query: Query) -> Ints:
-    """Return each device's unreserved MiB, or thousandths of its cores for a request without
-    memory, [d]."""
+    """Return each device's unreserved MiB; for a request of whole GPUs, or without memory, its
+    unreserved thousandths of cores, [d]."""
     need = query.need
     by_memory = need is not None and need.asks_memory and not need.whole
     return query.device_memory_strict if by_memory else query.device_milli_free

@@ -433,8 +433,9 @@ class InterferencePolicy(Policy):
     ) -> tuple[Bools, Floats]:
         """Return a mask of devices where joining beats waiting, and the gain of joining, [d] each.
 
-        With as many waiting pods as GPUs, a pod waits for a whole GPU about as long as a job runs.
-        If all pods state their duration, the wait and the overlap are computed instead."""
+        With as many waiting pods as GPUs, a pod is assumed to wait for a whole GPU about as long
+        as a job runs. For GPUs whose pods all state their duration, as this pod does, the wait
+        and the time that they run together are computed instead."""
         _, value, judged_by, stretch = self._judged.over(query)
         away = waiting / max(1, int(query.table.usable_gpus.sum()))
         floor = self._floor + self._patience * max(0.0, 1.0 - away)

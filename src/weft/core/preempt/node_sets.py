@@ -143,8 +143,8 @@ class NodeSets:
 
     @property
     def _lacking(self) -> int:
-        """Number of whole GPUs that the node lacks for the demand: few pods rarely free many
-        GPUs."""
+        """Number of idle GPUs that the node lacks for the whole GPUs of the demand; 0 or less if
+        it lacks none."""
         whole = sum(need.count for need in self._demand.needs if need.whole)
         return whole - int(self._table.idle[self._row]) if whole else 0
 

@@ -95,7 +95,8 @@ def _take(victim: Victim, left: dict[str, int]) -> int:
 
 
 def cost_of(victims: Sequence[Victim], allowed: Mapping[str, int]) -> PreemptionCost:
-    """Return the cost of ending these victims (at least one); `allowed` is by budget."""
+    """Return the cost of evicting these victims (at least one). `allowed`: the number of
+    evictions that each PodDisruptionBudget still allows, by its name."""
     highest = max(victim.priority for victim in victims)
     return PreemptionCost(
         violations(victims, allowed),

@@ -159,7 +159,9 @@ class _OneGpu:
         self.steps = _steps(self.worth[full])
 
     def pieces(self, cpu: int) -> list[tuple[int, float]]:
-        """Return the pieces that reach the highest worth of a whole GPU with `cpu` steps of CPU."""
+        """Return the pieces that together reach the highest worth of a whole GPU with `cpu`
+        steps of CPU: each piece's index, and the part of it that is used (less than 1 of a piece
+        of several GPUs)."""
         taken, level = [], self._full
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]

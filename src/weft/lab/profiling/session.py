@@ -50,9 +50,10 @@ def check_pytorch(how: MachineOptions) -> None:
     if ended.returncode == 0:
         return
     lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+    ways = "mend its PyTorch or this machine's driver, or name another Python with --python"
     if _NO_MODULE in ended.stderr:
         lines = ["has no PyTorch"]
-    ways = f"{how.python} -m pip install torch, or name a Python that has it with --python"
+        ways = f"{how.python} -m pip install torch, or name a Python that has it with --python"
     raise BenchError(f"{how.python}: {lines[-1][:200]}; {ways}")
 
 

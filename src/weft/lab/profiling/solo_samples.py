@@ -1,9 +1,9 @@
 """Finds samples of applications that were alone on a GPU. Pure functions.
 
 Times are slots of a regular grid. A pod counts as alone in a slot if it was the only pod seen on
-the GPU for the `settle` slots before, since use is unsteady after a start or a neighbour's end, and
-is still seen one slot later. While no GPU memory is used no pod counts as running, so a restarted
-pod must settle again."""
+the GPU in that slot and the `settle` slots before, and is seen there one slot later too: use is
+unsteady after a start, and after a neighbour's end. While no GPU memory is used no pod counts as
+running, so a restarted pod must settle again."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple

@@ -82,22 +82,22 @@ def _learning(network: nn.Module, images: torch.Tensor, place: DevicePlace) -> S
 
 
 def resnet_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step of an image classifier, residual network."""
+    """Return a training step of an image classifier that is a residual network."""
     return _learning(place.put(_resnet(sizes["width"])), _images(place, sizes), place)
 
 
 def resnet_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return an inference step of an image classifier, residual network."""
+    """Return an inference step of an image classifier that is a residual network."""
     return inference(place.put(_resnet(sizes["width"])), [_images(place, sizes)], place)
 
 
 def mobilenet_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step of an image classifier, depthwise separable network."""
+    """Return a training step of an image classifier that is a depthwise separable network."""
     return _learning(place.put(_mobilenet(sizes["width"])), _images(place, sizes), place)
 
 
 def mobilenet_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return an inference step of an image classifier, depthwise separable network."""
+    """Return an inference step of an image classifier that is a depthwise separable network."""
     return inference(place.put(_mobilenet(sizes["width"])), [_images(place, sizes)], place)
 
 

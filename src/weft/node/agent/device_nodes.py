@@ -26,7 +26,7 @@ CDI_KIND = "nvidia.com/gpu"
 
 _MOST_BYTES = 8 << 20
 _SUFFIXES = (".json", ".yaml")
-"""Suffixes of the specification files that runtimes read."""
+"""File name suffixes of the CDI specifications that container runtimes read."""
 _GPU_NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
 _CAPABILITIES = "/dev/nvidia-caps/"
 
@@ -168,8 +168,8 @@ class _File(NamedTuple):
 
 
 class _Specification(NamedTuple):
-    """For each name of an NVIDIA GPU in a file, the GPU device nodes that it brings; or what is
-    wrong with the file."""
+    """Contents of a CDI file: for each CDI device name of an NVIDIA GPU, the GPU device nodes
+    that a container gets by that name; or what is wrong with the file."""
 
     nodes: Mapping[str, frozenset[str]] = {}
     problem: str = ""

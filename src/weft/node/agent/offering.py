@@ -79,7 +79,7 @@ class RuntimeAbsence:
         self._plugin, self._gone_s = plugin, gone_s
 
     async def run(self) -> None:
-        """Check every second, until cancelled."""
+        """Check every second, until cancelled, if the runtime is connected, and set `gone`."""
         away_s = 0.0  # counted, not measured: while this process was stopped it saw nothing
         while True:
             away_s = 0.0 if self._plugin.connected else away_s + _LOOK_S

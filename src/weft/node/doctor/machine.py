@@ -99,9 +99,9 @@ def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
         more = len(specs.problems) - _MOST_PROBLEMS
         text = "; ".join(specs.problems[:_MOST_PROBLEMS]) + (f"; {more} more" if more > 0 else "")
         mend = (
-            "write the specification again with nvidia-ctk cdi generate "
-            "--output=/var/run/cdi/nvidia.yaml, and remove others of NVIDIA's GPUs; until then, "
-            "these GPUs are passed as device nodes, without the driver's libraries"
+            "write the CDI specification again with nvidia-ctk cdi generate "
+            "--output=/var/run/cdi/nvidia.yaml, and delete other CDI files of NVIDIA GPUs; until "
+            "then, these GPUs are passed as device nodes, without the driver's libraries"
         )
         return advice(check, text, mend)
     if not named:

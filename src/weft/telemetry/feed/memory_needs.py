@@ -265,8 +265,10 @@ def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float)
 
 
 def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats) -> Floats:
-    """Return each warm pod's part, by requests, of what pods without a series used on its GPU while
-    all warm ones and no younger ones were there, MiB; NaN for pods that are not warm."""
+    """Return, for each pod in the mask `warm` (warm, without a usable series of its own), its
+    part, by requests, of the peak of `rest` on its GPU, MiB; NaN for other pods. Only samples
+    count that were taken while all these pods and no other pod without a series were on the GPU;
+    if it has no such other pod, the peak is at least the last sample."""
     gpus, gpu = len(rest), residents.gpu
     age = np.nan_to_num(residents.age_s, nan=-1.0)
     youngest = np.full(gpus, np.inf)

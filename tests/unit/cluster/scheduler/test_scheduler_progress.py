@@ -70,8 +70,8 @@ def test_progress_in_words() -> None:
         "  progress: 61.3 units/s, 96 if alone: 1.57 times slower, 9 s ago",
         "  at most 1.10 times slower is allowed; exceeded in 1 of the last 3 windows",
         "  nobody goes: why",
-        "  kept apart from train on T4 for 24 min",
-        "  kept apart from pods of no known application for 59 s",
+        "  kept apart from train on T4 for another 24 min",
+        "  kept apart from pods of no known application for another 59 s",
     ]
 
 

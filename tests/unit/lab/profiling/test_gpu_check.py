@@ -202,7 +202,7 @@ def test_all_the_way_with_a_python_that_has_no_pytorch(
     monkeypatch.setattr(check, "WORKLOADS", ("softmax", "lstm-train"))
     plan = check.Plan(sys.executable, "/bin/false", tmp_path / "out", time.monotonic() + 200)
     assert check.measure(plan, ["--device", "cpu"]) == check.FAILED
-    assert "/bin/false -m pip install torch" in "".join(capfd.readouterr())
+    assert "/bin/false: exit code 1; mend its PyTorch" in "".join(capfd.readouterr())
     with pytest.raises(check.StepError, match="no dataset came out"):
         check.summarise(tmp_path / "out")
 

@@ -156,7 +156,8 @@ def _timed(runs: list[PolicyRun]) -> tuple[TimedSummary | None, dict[str, SeedMe
 
 
 def _with_teams(timed: TimedSummary, runs: Sequence[PolicyRun]) -> TimedSummary:
-    """Add means of preemption and of each queue, if the runs have them."""
+    """Add the mean number of preemptions and of GPU-seconds lost to them, and each queue's
+    means, if the runs have them."""
     lost = [run.preemption for run in runs if run.preemption is not UNSET]
     if lost:
         timed = msgspec.structs.replace(
