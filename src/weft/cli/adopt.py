@@ -228,8 +228,9 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
         notes.append(f"Not read for lack of permission: {', '.join(plan.unread)}.")
     if plan.opt_in and plan.minor < 36:
         notes.append(
-            f"Kubernetes 1.{plan.minor} does not apply the label by itself (1.36 does): install "
-            "the chart, whose webhook does, or run `weft webhook`."
+            f"Kubernetes 1.{plan.minor} does not act on the namespaces' label by itself (1.36 "
+            "does): install the chart, whose webhook gives their new GPU pods to Weft, or run "
+            "`weft webhook`."
         )
     return notes
 

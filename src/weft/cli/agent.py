@@ -77,7 +77,8 @@ AllNodes = Annotated[bool, Option("--all-nodes", help="With --cleanup: on every 
 NodePod = Annotated[
     Path | None,
     Option(
-        help="With --all-nodes: manifest of a pod that restores containerd where it was configured."
+        help="With --all-nodes: manifest of a pod for each node whose containerd an agent "
+        "configured; it removes that configuration."
     ),
 ]
 

@@ -77,7 +77,8 @@ _Demand = Annotated[
     Option(
         min=0.01,
         show_default=False,
-        help="Arrived GPU demand over capacity.  [default: 1.3, or all of --order]",
+        help="Pods arrive until they request this multiple of the cluster's GPUs.  "
+        "[default: 1.3, or all of --order]",
     ),
 ]
 _Timed = Annotated[

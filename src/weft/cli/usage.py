@@ -176,7 +176,8 @@ def read_prices(path: Path) -> dict[str, float]:
     for model, price in said.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
         if not is_number or not 0 <= price < 1e9:
-            raise BadInputError(f"{path}, {model}", f"{price!r} is not a price; write a number")
+            wrong = f"{price!r} is not a price; write a number from 0 to below 1,000,000,000"
+            raise BadInputError(f"{path}, {model}", wrong)
     return {str(model): float(price) for model, price in said.items()}
 
 

@@ -121,7 +121,7 @@ def _out_of_bounds(kind: Any, value: float, words: dict[str, str]) -> str:
     if not math.isfinite(value):
         return f"{value} is not a finite number"
     if kind.le is not None and value > kind.le:
-        above = words.get("above", f"{{:,}} is more than {kind.le:,}; write that at most")
+        above = words.get("above", f"{{:,}} is more than {kind.le:,}; write {kind.le:,} or less")
         return above.format(value)
     if kind.ge == 0:
         return f"{value:,} is negative; write 0 or more"

@@ -290,7 +290,7 @@ def test_an_old_api_server_and_one_that_does_not_heed_labels(
     assert refused(weft, cluster) == [("API server: version", "is 1.29")]
     monkeypatch.setitem(api_server.VERSION, "minor", "34")
     said = weft("adopt")
-    assert "Kubernetes 1.34 does not apply the label by itself" in said.out
+    assert "Kubernetes 1.34 does not act on the namespaces' label by itself" in said.out
     assert "weft admission --only schedule" not in said.out
 
 

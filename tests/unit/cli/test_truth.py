@@ -345,7 +345,7 @@ WRONG = {
             and None
         ),
         "doctor",
-        ("a gets no pods", "does not deliver since", "NRI"),
+        ("a gets no pods", "has not delivered since", "NRI"),
         "its log",
         1,
     ),

@@ -112,7 +112,7 @@ async def test_a_victim_gets_its_condition_and_goes_and_the_node_is_kept() -> No
         assert made.conditions("low")["DisruptionTarget"] == "PreemptionByScheduler"
         await until(lambda: made.kept("high") == "n")
         (text,) = await until(lambda: made.told("Preempted"))
-        assert text == "preempted by d/high (priority 9, its own 1) on node n"
+        assert text == "preempted by d/high (priority 9; this pod has 1) on node n"
         made.end("low")
         assert await made.bound("high") == "n"
         assert made.parts.preemptor.counts["ended"] == 1
@@ -311,7 +311,9 @@ async def test_a_pod_that_may_move_is_evicted_and_made_anew_where_there_is_room(
         made.add("high", 9, 14_000)
         await until(lambda: made.deleting("web-1"))
         (text,) = await until(lambda: made.told("Moved"))
-        assert text == "moved for d/high (priority 9, its own 5); there is room for it on node b"
+        assert (
+            text == "moved for d/high (priority 9; this pod has 5); there is room for it on node b"
+        )
         assert made.conditions("web-1")["DisruptionTarget"] == "PreemptionByScheduler"
         assert made.server.requests.get("POST pods/eviction", 0) == 1
         await until(lambda: made.kept("high") == "a")
@@ -393,7 +395,8 @@ def test_a_pod_moves_for_one_of_several_gpus_that_waits() -> None:
             assert 30 < asyncio.get_running_loop().time() - began_s < 31
             (text,) = await until(lambda: made.told("Moved"))
             assert (
-                text == "moved for d/large (priority 5, its own 5); there is room for it on node b"
+                text
+                == "moved for d/large (priority 5; this pod has 5); there is room for it on node b"
             )
             assert made.server.requests.get("POST pods/eviction", 0) == 1
             assert made.server.requests.get("DELETE pods", 0) == 0

@@ -182,7 +182,7 @@ processes:
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, count: 2000}]",
-            "gpus[0].count: 2,000 is more than 1,024; write that at most",
+            "gpus[0].count: 2,000 is more than 1,024; write 1,024 or less",
         ),
         ("kind: Other", "line 3, kind: is written twice"),
         ("gpus: [", "is not YAML"),

@@ -129,7 +129,9 @@ class WebhookServer:
         async for part in request.content.iter_any():
             body += part
             if len(body) > _MOST_BYTES:
-                return _problem(413, f"more than {_MOST_BYTES} bytes")._replace(last=True)
+                return _problem(413, f"the body has more than {_MOST_BYTES:,} bytes")._replace(
+                    last=True
+                )
         try:
             return HttpAnswer(200, reviewed(bytes(body), self._scheduler_name))
         except BadInputError as error:

@@ -118,7 +118,7 @@ def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]
     if left:
         names = [f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in left]
         text = f"{some(names)}: still allocated for pods that are gone; their GPUs stay reserved"
-        findings.append(advice(_CHECK, text, "see kube-controller-manager, or delete the claims"))
+        findings.append(advice(_CHECK, text, "read kube-controller-manager's log, or delete them"))
     if not findings and view.claims:
         findings.append(good(_CHECK, f"{len(view.claims)} are allocated, all on known devices"))
     return findings

@@ -239,11 +239,12 @@ def _silent(leases: Mapping[str, Lease | None], client: ApiClient) -> dict[str, 
         renewed = lease.spec.renew_time or "its start"
         if not lease.spec.holder_identity:
             silent[name] = (
-                f"its agent does not deliver since {renewed}: it was ended, or the container "
+                f"its agent has not delivered since {renewed}: it was ended, or the container "
                 "runtime (NRI), or the kubelet, does not call it"
             )
         elif _age_s(lease, now) > HEARTBEAT_LATE_S + _CLOCKS_S:
-            silent[name] = f"its agent is silent since {renewed} (Lease {HEARTBEAT_PREFIX}{name})"
+            lease_name = f"{HEARTBEAT_PREFIX}{name}"
+            silent[name] = f"its agent has been silent since {renewed} (Lease {lease_name})"
     return silent
 
 

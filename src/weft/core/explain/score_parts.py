@@ -128,7 +128,7 @@ def _load(facts: Facts, shares: tuple[Share, ...]) -> str:
 
 
 def _co_residents(facts: Facts, shares: tuple[Share, ...]) -> str:
-    return f"by predicted interference, worth {float(facts['value']):.0%} of giving it its own GPU"
+    return f"shared, this GPU is predicted to be worth {float(facts['value']):.0%} of an empty GPU"
 
 
 _WORDS: Mapping[str, Callable[[Facts, tuple[Share, ...]], str]] = {

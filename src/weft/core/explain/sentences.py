@@ -115,7 +115,7 @@ def preempted_in_words(why: PreemptedFor) -> str:
     if why.queue:
         text += f": queue {why.queue} {RECLAIMS}"
     else:
-        text += f" (priority {why.pod_priority}, its own {why.priority})"
+        text += f" (priority {why.pod_priority}; this pod has {why.priority})"
     if why.moves_to:
         return f"{text}; there is room for it on node {why.moves_to}"
     return f"{text}, with all pods of group {why.gang}" if why.gang else text

@@ -21,7 +21,7 @@ class AlnairCostSaving(Policy):
     0."""
 
     name = "alnair-cost-saving"
-    summary = "the node with the most GPU memory in use"
+    summary = "the node with the most GPU memory reserved"
     source = "Alnair vGPUScheduler"
     compat_system = "alnair"
 
@@ -57,7 +57,7 @@ class AlnairHighPerformance(AlnairCostSaving):
     room."""
 
     name = "alnair-high-performance"
-    summary = "the node with the least GPU memory in use"
+    summary = "the node with the least GPU memory reserved"
 
     def score_nodes(self, query: Query) -> Ints:
         """Score 10000 minus the GiB of GPU memory charged on the node, [n]; 0 with `exact`, because

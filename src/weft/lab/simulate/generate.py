@@ -374,4 +374,4 @@ def one_of(rng: random.Random, weighted: Sequence[tuple[_Value, int]]) -> _Value
         mark -= weight
         if mark < 0:
             return value
-    raise AssertionError("weights sum to more than the mark")
+    raise AssertionError("the mark is less than the sum of the weights")

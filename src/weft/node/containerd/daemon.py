@@ -55,7 +55,7 @@ def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
     config = _option(words)
     if not config.is_absolute():
         raise RuntimeConfigError(
-            f"containerd reads {config}, which depends on its working directory"
+            f"containerd's --config {config} is a relative path; write an absolute one"
         )
     return Daemon(pid, config)
 

@@ -87,7 +87,7 @@ def test_a_pod_that_may_move_goes_before_a_less_important_one_that_would_end() -
     (evict,) = (each for each in commands if isinstance(each, Evict))
     assert evict.record.preempted
     assert preempted_in_words(evict.record.preempted) == (
-        "moved for default/high (priority 9, its own 5); there is room for it on node b"
+        "moved for default/high (priority 9; this pod has 5); there is room for it on node b"
     )
     assert places(engine.handle(PodGone("moves"), SECOND)) == {"high": "a"}
     assert places(engine.handle(PodAdded(share("anew", 10_000, 5)), SECOND)) == {"anew": "b"}

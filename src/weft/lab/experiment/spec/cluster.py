@@ -170,7 +170,8 @@ def _check_jobs(workload: ClusterJobs) -> None:
         raise BadInputError("workload", "must have either `models` or `jobs`, not both")
     low, high = workload.delay_seconds
     if low > high:
-        raise BadInputError("workload.delaySeconds", f"{low:g} is more than {high:g}")
+        wrong = f"{low:g} is more than {high:g}; write the smaller number first"
+        raise BadInputError("workload.delaySeconds", wrong)
     _no_doubles("workload.jobs", [job.name for job in workload.jobs])
     for at, job in enumerate(workload.jobs):
         if job.arrival_seconds and len(job.arrival_seconds) != job.count:
