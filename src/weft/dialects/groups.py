@@ -7,10 +7,10 @@
     koordinator        annotations gang.scheduling.koordinator.sh/…, or its two old labels
     owner              annotation weft.dev/gang: owner, on the pod or its namespace
 
-If a pod names several groups, the first in this order counts, with a warning. The size of a group
-object is 0 (unknown) here: `cluster/state/groups.py` fills it in. A value that cannot be read
-causes a warning, never an error: a pod whose group has an unreadable name or size stays pending, as
-it would with the scheduler that it was written for.
+If a pod names several groups, the first in this order counts, with a warning. A size that only
+the group's PodGroup has is 0 (unknown) here: `cluster/state/groups.py` fills it in. A value that
+cannot be read causes a warning, never an error: a pod whose group has an unreadable name or size
+stays pending, as it would with the scheduler that it was written for.
 """
 
 import json

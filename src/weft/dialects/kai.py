@@ -11,9 +11,9 @@ that card. The reservation pod is charged nothing while another pod of the group
 else the whole card, as KAI is about to use it.
 
 If no reservation pod names its card, a pod is charged one whole card for each card of which it has
-a part. If they name only some of its cards, one card twice, or several cards for one group, then
-the reservation pods are charged their cards, and the pods that share these are charged nothing
-there.
+a part. If reservation pods name only some of the pod's cards, one card twice, or several cards for
+one group, then these reservation pods are charged their cards, and the pods that share these cards
+are charged nothing there.
 
 Weft writes none of KAI's marks on pods that it places: KAI deletes pods of a group without a
 reservation pod.

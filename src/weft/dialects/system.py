@@ -411,8 +411,8 @@ def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> s
 
 
 def _topology(annotations: dict[str, str], layout: ContainerRequests) -> TopologyWish | UnsetType:
-    """Return how the pod's GPUs must be connected; unset for `preferred`, and if it has only one
-    GPU."""
+    """Return how the pod's GPUs must be connected; unset for `preferred`, and for `required` if
+    the pod has only one GPU."""
     wish = _one_of(annotations, TOPOLOGY, TOPOLOGIES)
     several = sum(ask.count for ask in layout.gpu_requests) > 1
     if wish == "required":
@@ -475,7 +475,8 @@ def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetT
 
 
 def deadline_of(pod: PodManifest) -> int | UnsetType:
-    """Return spec.activeDeadlineSeconds; unset if the API server would not accept it."""
+    """Return spec.activeDeadlineSeconds; unset if there is none, or the API server would not
+    accept it."""
     asked = pod.spec.active_deadline_seconds or 0
     return asked if 0 < asked <= MOST_DEADLINE_S else UNSET
 

@@ -1,7 +1,7 @@
 """Weft's own resources: memory and cores of each of `gpu-count` GPUs, per container.
 
 `weft.dev/gpu-memory` is MiB when a plain number (Kubernetes may hand 16000 back as `16k`), and
-bytes with a suffix from M or Mi on: `8Gi`. `weft.dev/gpu-cores` is percent of a card.
+bytes with any larger suffix, or with Ki: `8Gi`. `weft.dev/gpu-cores` is percent of a card.
 """
 
 import re

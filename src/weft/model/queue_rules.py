@@ -1,9 +1,10 @@
 """Queues of teams: each queue's guarantee and limits, and the order in which queues' pods are
 decided.
 
-Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). A queue holds
-what the ledger charges for its pods: GPUs as the larger part of each card's memory and cores that
-is theirs, in thousandths, so that a share of half a card is half a GPU.
+Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). A queue
+holds what the ledger charges for its pods. Of each card that is the larger of the pods' part of
+the memory and their part of the cores, in thousandths: half of a card's memory counts as half a
+GPU.
 """
 
 from typing import Literal
@@ -15,7 +16,8 @@ Discipline = Literal["first-fit", "reserve", "lend", "easy", "conservative", "sh
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Amounts that a queue holds; None where an amount is not stated.
+    """Amounts of GPUs that a queue is guaranteed, or may hold at most; None where an amount is not
+    stated.
 
     `gpu_milli` and `models` are in thousandths of a GPU, `core_milli` in thousandths of a GPU's
     cores, `memory_mib` is GPU memory. `models` has amounts by a part of the model's name.

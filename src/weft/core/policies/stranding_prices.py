@@ -442,8 +442,8 @@ class StrandingPrices:
         return terms
 
     def usual(self, slack: float) -> tuple[float, float]:
-        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free GPU
-        needs."""
+        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free
+        GPU needs: `slack` times what popular pods request with it."""
         known = self.popularity
         return slack * known.cpu_per_milli, slack * known.memory_per_milli
 
