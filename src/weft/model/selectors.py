@@ -79,7 +79,7 @@ class Term(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Selects the pods of these `namespaces` (None: of all) whose labels meet all requirements.
+    """Selector of the pods of these `namespaces` (None: of all) whose labels meet all requirements.
 
     `labels` None selects no pod and an empty tuple every pod, as a missing and an empty selector in
     Kubernetes.

@@ -115,8 +115,9 @@ class CoResidentSets:
 
 
 Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
-"""Judges sets of co-residents: (joining pod, sets, numbers of the c sets to judge, GPU model) → the
-policy's values for each of these sets (such as the gain of joining), [columns, c]."""
+"""Function that judges sets of co-residents: (joining pod, sets, numbers of the c sets to judge,
+GPU model) → the policy's values for each of these sets (such as the gain of joining), [columns,
+c]."""
 
 
 def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -> Judge:
