@@ -195,8 +195,9 @@ def _short_id(uid: str, container: str) -> str:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs in Alnair's node annotations; None without these. Sizes are in units of 1
-    GiB, half rounded up: one number for each GPU, or one for all GPUs."""
+    """Return the GPUs in Alnair's node annotations; None without these. `BadInputError` if they
+    are invalid. Sizes are in units of 1 GiB, half rounded up: one number for each GPU, or one
+    for all GPUs."""
     annotations = node.metadata.annotations or {}
     if NODE_COUNT not in annotations:
         return None

@@ -96,7 +96,9 @@ ON_ITS_OWN = GroupWords()
 
 
 def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
-    """Return True if the pod mentions a group. The check is quick, as most pods mention none."""
+    """Return True if the pod mentions a group; with `by_namespace` (its namespace has
+    `weft.dev/gang: owner`) also if its labels name an owner. The check is quick, as most pods
+    mention none."""
     meta = pod.metadata
     labels, annotations = meta.labels, meta.annotations
     return bool(

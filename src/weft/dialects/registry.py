@@ -77,7 +77,8 @@ INCLUDES = {
 
 
 def dialect(name: str) -> BaseDialect:
-    """Return the dialect of this name; "none" is that of pods without a GPU."""
+    """Return the dialect of this name; "none" is that of pods without a GPU. `BadInputError` for
+    an unknown name."""
     if name not in BY_NAME:
         raise BadInputError("dialect", unknown(name, BY_NAME))
     return BY_NAME[name]

@@ -313,7 +313,7 @@ def build(
     warnings: Sequence[str] = (),
 ) -> PodRequest:
     """Build a pod's request: its GPU requests (`layout`), what only the dialect knows (`shape`),
-    and what all systems have in common."""
+    and what all systems have in common. `shared`: the pod's containers use the same GPUs."""
     own, pod = shape or Shape(), words.manifest
     meta = pod.metadata
     _check(layout)
@@ -388,7 +388,7 @@ def _check(layout: ContainerRequests) -> None:
 
 def timestamp_ns(text: str | None) -> int:
     """Return a Kubernetes timestamp (RFC 3339, UTC) as nanoseconds since 1970; 0 if there is
-    none."""
+    none. `BadInputError` for text that is not a time."""
     if not text:
         return 0
     match = _TIME.fullmatch(text.strip())
@@ -491,7 +491,8 @@ def _seconds(text: str) -> int:
 
 
 def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the non-empty parts of the comma-separated list in this annotation."""
+    """Return the non-empty parts of the comma-separated list in this annotation; `BadInputError`
+    if the list is too long."""
     text = annotations.get(name, "")
     if len(text) > _MOST_LISTED:
         wrong = f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}"

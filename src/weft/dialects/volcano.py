@@ -195,7 +195,7 @@ class Volcano(BaseDialect):
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
     """Return the GPUs by Volcano's annotation, `UUID,slots,MiB,type,health,mode` for each card
-    joined by `:`; None without it."""
+    joined by `:`; None without it. `BadInputError` if it is invalid."""
     text = (node.metadata.annotations or {}).get(REGISTER, "")
     gpus: list[Gpu] = []
     for index, entry in enumerate(part for part in text.split(":") if part.strip()):

@@ -84,7 +84,7 @@ class NodeGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs by Weft's annotation; None without it."""
+    """Return the GPUs by Weft's annotation; None without it. `BadInputError` if it is invalid."""
     text = (node.metadata.annotations or {}).get(INVENTORY)
     if text is None:
         return None

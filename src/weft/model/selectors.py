@@ -22,7 +22,8 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Evaluate as Kubernetes' node selector requirement; Gt and Lt compare integers."""
+        """Return True if these labels meet the requirement, as in Kubernetes' node selectors; Gt
+        and Lt compare integers."""
         value = labels.get(self.key)
         match self.operator:
             case "In":

@@ -451,8 +451,9 @@ def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> Non
 def _spread(
     query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
 ) -> list[tuple[int, int]]:
-    """Return (position, free MiB) of the fewest GPUs that hold the `split` request (a memory total
-    over several GPUs) on the one node of `query`."""
+    """Return (position, free MiB) of the fewest GPUs that hold the `split` request (a memory
+    total over several GPUs) on the one node of `query`; [] if the pod has no such request, or
+    the GPUs cannot hold it."""
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))

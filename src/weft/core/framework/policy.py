@@ -260,8 +260,8 @@ class Policy:
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Return the expected slowdowns of the pod and of its `co_residents` on a shared GPU, for
-        the decision's record."""
+        """Return the expected slowdowns of the pod and of its `co_residents` on a shared GPU,
+        for the decision's record. Default: ()."""
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:

@@ -311,7 +311,7 @@ class LeastStranding(Policy):
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Return the parts of the score: worth of free shares, scarce models, slots, CPU and
-        memory, packing.
+        memory, packing. () if it is unknown which GPU request takes which device.
 
         The first excludes the part of GPU that the pod takes, which is the same everywhere."""
         left = _left_by(query, devices)

@@ -408,8 +408,8 @@ class StrandingPrices:
     def terms_of_both(
         self, one: "NodeStates", other: "NodeStates", slack: float
     ) -> tuple[Floats, Floats]:
-        """Return the terms of the cost for both. If both have few nodes, they are computed
-        together, as NumPy's overhead for each call is then larger than the computation."""
+        """Return the terms of the cost for `one` and for `other`. If both have few nodes, they
+        are computed together: NumPy's overhead for a second call would be larger."""
         few = len(one.free) + len(other.free) < _FEW
         if not few or one.kinds is not None or other.kinds is not None:
             return self.terms(one, slack), self.terms(other, slack)
