@@ -98,9 +98,10 @@ class Alnair(BaseDialect):
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """Return the annotations that Alnair's device plugin writes at Allocate: an identifier of
-        the card for each GiB that the pod requests, the first that no other pod has, and a short
-        identifier for each container that requests memory."""
+        """Return the annotations that Alnair's device plugin writes at Allocate: identifiers of
+        the card, one for each GiB that the pod requests (the first that no other pod has), and a
+        short identifier for each container that requests memory. {} if the pod requests no
+        memory, or has such annotations."""
         memory = request.shape.gpu_requests[0].memory if request.shape.gpu_requests else None
         has = pod.metadata.annotations or {}
         if memory is None or memory.kind != "units" or not placement.shares or GPU_ID in has:
@@ -194,8 +195,9 @@ def _short_id(uid: str, container: str) -> str:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs in Alnair's node annotations; None without these. Sizes are in units of 1
-    GiB, half rounded up: one number for each GPU, or one for all GPUs."""
+    """Return the GPUs in Alnair's node annotations; None without these. `BadInputError` if they
+    are invalid. Sizes are in units of 1 GiB, half rounded up: one number for each GPU, or one
+    for all GPUs."""
     annotations = node.metadata.annotations or {}
     if NODE_COUNT not in annotations:
         return None

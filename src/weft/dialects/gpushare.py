@@ -128,7 +128,7 @@ class Gpushare(BaseDialect):
         now_ns: int,
     ) -> dict[str, str]:
         """Return the annotations that mark the pod as assigned now, as gpushare's device plugin
-        writes them at Allocate."""
+        writes them at Allocate; {} unless the pod is marked as not assigned yet."""
         if (pod.metadata.annotations or {}).get(ASSIGNED) != "false":
             return {}
         return {ASSIGNED: "true", ASSUME_TIME: str(now_ns)}

@@ -7,10 +7,10 @@
     koordinator        annotations gang.scheduling.koordinator.sh/…, or its two old labels
     owner              annotation weft.dev/gang: owner, on the pod or its namespace
 
-If a pod names several groups, the first in this order counts, with a warning. The size of a group
-object is 0 (unknown) here: `cluster/state/groups.py` fills it in. A value that cannot be read
-causes a warning, never an error: a pod whose group has an unreadable name or size stays pending, as
-it would with the scheduler that it was written for.
+If a pod names several groups, the first in this order counts, with a warning. A size that only
+the group's PodGroup has is 0 (unknown) here: `cluster/state/groups.py` fills it in. A value that
+cannot be read causes a warning, never an error: a pod whose group has an unreadable name or size
+stays pending, as it would with the scheduler that it was written for.
 """
 
 import json
@@ -96,7 +96,9 @@ ON_ITS_OWN = GroupWords()
 
 
 def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
-    """Return True if the pod mentions a group. The check is quick, as most pods mention none."""
+    """Return True if the pod mentions a group; with `by_namespace` (its namespace has
+    `weft.dev/gang: owner`) also if its labels name an owner. The check is quick, as most pods
+    mention none."""
     meta = pod.metadata
     labels, annotations = meta.labels, meta.annotations
     return bool(

@@ -11,9 +11,9 @@ that card. The reservation pod is charged nothing while another pod of the group
 else the whole card, as KAI is about to use it.
 
 If no reservation pod names its card, a pod is charged one whole card for each card of which it has
-a part. If they name only some of its cards, one card twice, or several cards for one group, then
-the reservation pods are charged their cards, and the pods that share these are charged nothing
-there.
+a part. If reservation pods name only some of the pod's cards, one card twice, or several cards for
+one group, then these reservation pods are charged their cards, and the pods that share these cards
+are charged nothing there.
 
 Weft writes none of KAI's marks on pods that it places: KAI deletes pods of a group without a
 reservation pod.
@@ -123,8 +123,8 @@ class Kai(BaseDialect):
         return build(words, self.name, layout, shape=shape, warnings=notes)
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """Return the name of the annotation that requests GPUs. No kubelet advertises it, so only
-        an agent that delivers by name serves such a pod."""
+        """Return the name of the annotation that requests GPUs; () for a reservation pod. No
+        kubelet advertises it, so only an agent that delivers by name serves such a pod."""
         return () if is_reservation(words.manifest) else (_asking_by(words.annotations),)
 
     def annotate(
@@ -143,9 +143,9 @@ class Kai(BaseDialect):
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """Return the request, with no GPUs for a reservation pod whose group has pods on the node,
-        all on known cards; with whole cards for a pod of which it is unknown on which card its part
-        is."""
+        """Return the request and "". A reservation pod whose group has pods on the node, all on
+        known cards, requests no GPU; a pod of which it is unknown on which card its part is
+        requests whole cards."""
         if pod.spec.node_name != node.name or marked(pod) or not request.shape.gpu_requests:
             return request, ""
         names, kept = _names(node), _kept_whole(node)
@@ -183,8 +183,8 @@ class Kai(BaseDialect):
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """Return the charge as `BaseDialect` does; for a reservation pod also why it holds its
-        card."""
+        """Return the charge, or None, as `BaseDialect` does; for a reservation pod also why it
+        holds its card."""
         charged = super().weigh(pod, request, node, bound_with)
         if charged is None or not request.shape.gpu_requests:
             return charged
@@ -348,7 +348,7 @@ def _whole_number(annotations: Mapping[str, str], name: str, least: int, most: i
 
 def _container(slots: list[ContainerSlot], annotations: Mapping[str, str]) -> int:
     """Return the index of the container that gets the cards: the one that the annotation names,
-    else the first main container."""
+    else the first main container. `BadInputError` if the pod has no such container."""
     wanted = annotations.get(CONTAINER, "")
     for index, slot in enumerate(slots):
         if slot.container.name == wanted if wanted else slot.role == "main":

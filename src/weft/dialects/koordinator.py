@@ -143,7 +143,8 @@ class Koordinator(BaseDialect):
         return PodAnnotations({ALLOCATED: text}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Read the shares from the minor numbers and amounts in the pod's annotation."""
+        """Return the placement by the minor numbers and amounts in the pod's annotation; None if
+        it gives none."""
         return _held(pod, request, node)[0]
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:

@@ -29,8 +29,8 @@ class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
 class InventorySource(msgspec.Struct, frozen=True):
     """One source's report. `exact`: the GPUs in full, if the source knows everything about them.
 
-    `unit_mib`: MiB of the node's unit of memory, 0 if the source's unit is fixed. `links` say how
-    its GPUs are connected.
+    `unit_mib`: MiB of the unit in which gpushare's device plugin counts on the node, 0 if the
+    source does not say. `links` say how its GPUs are connected.
     """
 
     name: str
@@ -43,7 +43,8 @@ class InventorySource(msgspec.Struct, frozen=True):
 def equal_gpus(
     name: str, count: int, least: int, most: int, model: str = ""
 ) -> InventorySource | None:
-    """Return a source with `count` GPUs of the same size; None if `count` is 0."""
+    """Return a source with `count` GPUs of the same size; None if `count` is 0. `BadInputError`
+    for more GPUs, or more memory, than a node has."""
     if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None

@@ -77,7 +77,8 @@ INCLUDES = {
 
 
 def dialect(name: str) -> BaseDialect:
-    """Return the dialect of this name; "none" is that of pods without a GPU."""
+    """Return the dialect of this name; "none" is that of pods without a GPU. `BadInputError` for
+    an unknown name."""
     if name not in BY_NAME:
         raise BadInputError("dialect", unknown(name, BY_NAME))
     return BY_NAME[name]
@@ -309,10 +310,10 @@ def without_words(manifest: PodManifest) -> PodManifest:
 
 
 def _placed_by_words(manifest: PodManifest) -> bool:
-    """Return True if labels or annotations that request GPUs decide what this bound pod holds: a
-    scheduler that reads them placed it, they request GPUs and it is in one of KAI's groups, or
-    one of Weft's annotations gives it a placement. False if two of its annotations agree on
-    Weft's placement."""
+    """Return True if labels or annotations that request GPUs decide what this bound pod holds:
+    the pod was placed by a scheduler that reads them, or it has such annotations and is in one
+    of KAI's groups, or one of Weft's annotations gives it a placement. False if two of its
+    annotations agree on Weft's placement."""
     labels, annotations = manifest.metadata.labels or {}, manifest.metadata.annotations or {}
     if agreed(manifest):
         return False
@@ -345,8 +346,8 @@ class PossibleRequests(NamedTuple):
 
 
 def possible_requests(manifest: PodManifest, settings: DialectSettings) -> PossibleRequests:
-    """Return how each system whose resources the pod names reads these. Never raises
-    `BadInputError`.
+    """Return, for each system whose resources the pod names, how it reads its own resources. Never
+    raises `BadInputError`.
 
     What a system cannot read counts as one card for each unit, so that no quota sees too few.
     """

@@ -209,7 +209,7 @@ def _mib_on(memory: GpuMemoryRequest, node: Node, gpu: Gpu) -> int:
 
 def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:
     """Return the container that requests the most memory of this GPU request; an init container
-    only if no other container uses it."""
+    only if no other container uses it; None if no container does."""
     most, hungriest = (False, -1), None
     for container in request.containers:
         if container.asked is not None and gpu_request in container.gpu_requests:

@@ -313,7 +313,7 @@ def build(
     warnings: Sequence[str] = (),
 ) -> PodRequest:
     """Build a pod's request: its GPU requests (`layout`), what only the dialect knows (`shape`),
-    and what all systems have in common."""
+    and what all systems have in common. `shared`: the pod's containers use the same GPUs."""
     own, pod = shape or Shape(), words.manifest
     meta = pod.metadata
     _check(layout)
@@ -388,7 +388,7 @@ def _check(layout: ContainerRequests) -> None:
 
 def timestamp_ns(text: str | None) -> int:
     """Return a Kubernetes timestamp (RFC 3339, UTC) as nanoseconds since 1970; 0 if there is
-    none."""
+    none. `BadInputError` for text that is not a time."""
     if not text:
         return 0
     match = _TIME.fullmatch(text.strip())
@@ -411,8 +411,8 @@ def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> s
 
 
 def _topology(annotations: dict[str, str], layout: ContainerRequests) -> TopologyWish | UnsetType:
-    """Return how the pod's GPUs must be connected; unset for `preferred`, and if it has only one
-    GPU."""
+    """Return how the pod's GPUs must be connected; unset for `preferred`, and for `required` if
+    the pod has only one GPU."""
     wish = _one_of(annotations, TOPOLOGY, TOPOLOGIES)
     several = sum(ask.count for ask in layout.gpu_requests) > 1
     if wish == "required":
@@ -475,7 +475,8 @@ def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetT
 
 
 def deadline_of(pod: PodManifest) -> int | UnsetType:
-    """Return spec.activeDeadlineSeconds; unset if the API server would not accept it."""
+    """Return spec.activeDeadlineSeconds; unset if there is none, or the API server would not
+    accept it."""
     asked = pod.spec.active_deadline_seconds or 0
     return asked if 0 < asked <= MOST_DEADLINE_S else UNSET
 
@@ -490,7 +491,8 @@ def _seconds(text: str) -> int:
 
 
 def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return the non-empty parts of the comma-separated list in this annotation."""
+    """Return the non-empty parts of the comma-separated list in this annotation; `BadInputError`
+    if the list is too long."""
     text = annotations.get(name, "")
     if len(text) > _MOST_LISTED:
         wrong = f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}"

@@ -176,8 +176,8 @@ class Volcano(BaseDialect):
         return PodAnnotations(annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Return the placement by the cards in the pod's annotation, container by container, or by
-        the older mode's index."""
+        """Return the placement by the cards in the pod's annotation, container by container, or
+        by the older mode's index; None if the annotation gives none."""
         return _held(pod, request, node)[0]
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
@@ -195,7 +195,7 @@ class Volcano(BaseDialect):
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
     """Return the GPUs by Volcano's annotation, `UUID,slots,MiB,type,health,mode` for each card
-    joined by `:`; None without it."""
+    joined by `:`; None without it. `BadInputError` if it is invalid."""
     text = (node.metadata.annotations or {}).get(REGISTER, "")
     gpus: list[Gpu] = []
     for index, entry in enumerate(part for part in text.split(":") if part.strip()):
@@ -284,7 +284,8 @@ def _by_index(
     text: str, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
     """Return the placement on the cards that the older mode's annotation names by index, in the
-    order in which containers ask; and what is wrong with the annotation, None if nothing."""
+    order in which containers ask, None if it gives none; and what is wrong with the annotation,
+    None if nothing."""
     if not text:
         return None, None
     indexes = [part.strip() for part in text.split(",") if part.strip()]

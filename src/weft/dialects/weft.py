@@ -1,7 +1,7 @@
 """Weft's own resources: memory and cores of each of `gpu-count` GPUs, per container.
 
 `weft.dev/gpu-memory` is MiB when a plain number (Kubernetes may hand 16000 back as `16k`), and
-bytes with a suffix from M or Mi on: `8Gi`. `weft.dev/gpu-cores` is percent of a card.
+bytes with any larger suffix, or with Ki: `8Gi`. `weft.dev/gpu-cores` is percent of a card.
 """
 
 import re
@@ -84,7 +84,7 @@ class NodeGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Return the GPUs by Weft's annotation; None without it."""
+    """Return the GPUs by Weft's annotation; None without it. `BadInputError` if it is invalid."""
     text = (node.metadata.annotations or {}).get(INVENTORY)
     if text is None:
         return None

@@ -105,7 +105,8 @@ def _in_words(what: str, at: str, value: Any, form: Any) -> str:
 
 
 def _member(kind: Any, value: Any) -> Any:
-    """Return the struct of a tagged union that the value's tag names."""
+    """Return the struct that the value's tag names, if `kind` is a tagged union; otherwise
+    `kind`."""
     if isinstance(kind, msgspec.inspect.UnionType) and isinstance(value, dict):
         for member in kind.types:
             if isinstance(member, msgspec.inspect.StructType) and (

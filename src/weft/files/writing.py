@@ -16,7 +16,7 @@ _SCRAP = re.compile(r"[0-9a-f]{8}|[0-9]{1,7}")
 """Suffixes of temporary files; decimal ones are from earlier versions."""
 
 ANYWHERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG})
-"""Errors that writing any file may cause, whatever its name."""
+"""Error numbers (errno) that any write to a file may raise, through no fault of Weft's code."""
 
 _ELSEWHERE = "choose a path that you may write to"
 _REMEDIES = {

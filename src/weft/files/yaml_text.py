@@ -88,7 +88,8 @@ class _Loader(Composer, _Words, SafeConstructor, Resolver):
         self._first, self._depth, self._aliased = first_line, 0, False
 
     def get_single_node(self) -> yaml.Node | None:
-        """Compose the document and check aliases before they are expanded."""
+        """Compose the document (None if the text has none), and check aliases before they are
+        expanded."""
         root = super().get_single_node()
         if root is not None and self._aliased:
             graph = _Graph(self._first)
@@ -158,8 +159,8 @@ class _Graph:
         self._first = first_line
 
     def measure(self, node: yaml.Node, place: str) -> tuple[int, int]:
-        """Count the nodes below and including `node` with aliases expanded, and the depth they nest
-        to."""
+        """Count the nodes below and including `node` with aliases expanded, and the depth they
+        nest to. `BadInputError` for an alias to a value that contains it."""
         if node in self._inside:
             error = "an alias (*) to a value from inside that value never ends; write the value out"
             raise BadInputError(place, error)

@@ -1,5 +1,5 @@
-"""Kinds of bad input from other systems, which Weft reports, counts, and charges as the most that
-it may mean.
+"""Kinds of bad input from other systems. Weft reports and counts such input; if a pod's amount is
+unclear because of it, the pod is charged the most that the input may mean.
 
 Kinds are the label values of the metric `weft_bad_input` (docs/reference/metrics.md), so their
 number is fixed.

@@ -12,8 +12,8 @@ class WeftError(Exception):
 
 
 class PolicyError(WeftError):
-    """A policy failed, or returned something that its contract forbids; `what` says so, and `hook`
-    names the policy's method."""
+    """A policy failed, or returned something that its contract forbids: `what` describes the
+    error, `hook` names the policy's method."""
 
     def __init__(self, policy: str, hook: str, what: str) -> None:
         super().__init__(f"policy {policy}, {hook}: {what}")

@@ -79,8 +79,8 @@ def path_strength(word: str, nvlink_generation: int) -> int:
 
 
 def checked_links(links: GpuLinks, where: str) -> GpuLinks:
-    """Return the links with one blank between words; `BadInputError` at `where` if they are
-    impossible."""
+    """Return the links with one blank between words, and without `numa` if it is the same for
+    all cards; `BadInputError` at `where` if the links are impossible."""
     count = len(links.indexes)
     if not 0 < count <= MOST_LINKED or len(set(links.indexes)) < count or min(links.indexes) < 0:
         wrong = f"{count} GPUs: write the different indexes of 1 to {MOST_LINKED} cards"

@@ -204,8 +204,9 @@ class InterferenceView:
         )
 
     def _worst_of_all(self, size: int) -> CardTable:
-        """Return for each pair the largest mean and bound over all GPU models, the bound widened by
-        `UNSEEN_MODEL`, and marked as not calibrated."""
+        """Return for each pair the largest mean and bound over all GPU models (if there is no
+        model, those of an unknown pair), the bound widened by `UNSEEN_MODEL`, and marked as not
+        calibrated."""
         if not self._cards:
             mean, upper = np.full((size, size), UNKNOWN_MEAN), np.full((size, size), UNKNOWN_UPPER)
             tier = np.full((size, size), PredictionTier.UNKNOWN, dtype=np.int8)

@@ -93,8 +93,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return tuple(name for name in resources if name not in self.delivers)
 
     def isolates(self, mode: str) -> bool:
-        """Return True if containers can have GPUs in this isolation mode on this node; "" accepts
-        any."""
+        """Return True if containers can have GPUs in this isolation mode on this node; always
+        True for the mode ""."""
         return not mode or self.isolation is None or mode in self.isolation
 
 

@@ -1,9 +1,10 @@
 """Queues of teams: each queue's guarantee and limits, and the order in which queues' pods are
 decided.
 
-Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). A queue holds
-what the ledger charges for its pods: GPUs as the larger part of each card's memory and cores that
-is theirs, in thousandths, so that a share of half a card is half a GPU.
+Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). A queue
+holds what the ledger charges for its pods. Of each card that is the larger of the pods' part of
+the memory and their part of the cores, in thousandths: half of a card's memory counts as half a
+GPU.
 """
 
 from typing import Literal
@@ -15,7 +16,8 @@ Discipline = Literal["first-fit", "reserve", "lend", "easy", "conservative", "sh
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Amounts that a queue holds; None where an amount is not stated.
+    """Amounts of GPUs that a queue is guaranteed, or may hold at most; None where an amount is not
+    stated.
 
     `gpu_milli` and `models` are in thousandths of a GPU, `core_milli` in thousandths of a GPU's
     cores, `memory_mib` is GPU memory. `models` has amounts by a part of the model's name.
@@ -70,12 +72,13 @@ NO_QUEUES = QueueRules()
 
 
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rules for keeping places: reserving GPUs for gangs and pods that wait. A gang that was among
-    the first `at_once` of its priority for `after_ns` has its place kept until it starts, for
-    `keep_for_ns` at most; a pod of several GPUs by `pods_after_ns`, `pods_keep_for_ns` and
-    `pods_at_once` (None: as for gangs). If the time to wait is 0, no place is kept. `discipline`
-    decides which pod goes next, and which pods may run in kept places meanwhile: those that end in
-    time with a probability of `confidence` percent."""
+    """Rules for keeping places: reserving GPUs for gangs and pods that wait. A gang that was
+    among the first `at_once` of its priority for `after_ns` has its place kept until it starts,
+    for `keep_for_ns` at most; a pod of several GPUs by `pods_after_ns`, `pods_keep_for_ns` and
+    `pods_at_once` (None: as for gangs). For pods of one GPU or less, one place at a time is
+    kept, after five times `pods_after_ns`. If the time to wait is 0, no place is kept.
+    `discipline` decides which pod goes next, and which pods may run in kept places meanwhile:
+    those that end in time with a probability of `confidence` percent."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
@@ -94,8 +97,8 @@ class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.pods_keep_for_ns
 
     def most_places(self, *, gang: bool) -> int:
-        """Return the most places that are kept at once for pods of one priority: gangs' with
-        `gang`, else single pods'."""
+        """Return the most places that are kept at once for gangs of one priority, or without
+        `gang` for pods of several GPUs that are in no gang."""
         return self.at_once if gang or self.pods_at_once is None else self.pods_at_once
 
 

@@ -167,8 +167,8 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rules(self) -> int:
-        """The number of rules on nodes, tolerations and ports; a decision's work grows with
-        them."""
+        """The number of all these rules; every ten listed values count as one more. A decision's
+        work grows with this number."""
         terms = list(self.affinity or ())
         for either in self.volumes:
             terms += either

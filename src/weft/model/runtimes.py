@@ -25,7 +25,8 @@ enable_nri = true
 [crio.nri.default_validator]
 nri_enable_default_validator = true
 """
-"""Lines with the same effect for CRI-O (1.34 or later), in a file below /etc/crio/crio.conf.d."""
+"""Lines of CRI-O's configuration (1.34 or later, in a file below /etc/crio/crio.conf.d) that
+make it require the plugins a pod names."""
 
 
 def takes_cdi(runtime: str) -> bool:

@@ -22,7 +22,8 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Evaluate as Kubernetes' node selector requirement; Gt and Lt compare integers."""
+        """Return True if these labels meet the requirement, as in Kubernetes' node selectors; Gt
+        and Lt compare integers."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -79,7 +80,7 @@ class Term(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Selects the pods of these `namespaces` (None: of all) whose labels meet all requirements.
+    """Selector of the pods of these `namespaces` (None: of all) whose labels meet all requirements.
 
     `labels` None selects no pod and an empty tuple every pod, as a missing and an empty selector in
     Kubernetes.

@@ -150,7 +150,8 @@ class ChosenVolume(msgspec.Struct, frozen=True, gc=False):
 def mounted_by(
     rules: StorageRules | UnsetType, namespace: str, names: Sequence[str] | UnsetType
 ) -> MountedVolumes | UnsetType:
-    """Return the volumes that a pod with these rules and claims uses once it has a node."""
+    """Return the volumes that a pod with these rules and these claims (`names`) uses once it has
+    a node; unset for a pod without such rules."""
     if not rules:
         return UNSET
     unbound = zip(rules.claims, names or (), strict=True)

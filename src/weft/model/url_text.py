@@ -1,4 +1,4 @@
-"""Masks the user and password in URLs, so that these can be shown."""
+"""Masks the user and password in URLs, so that the URLs can be shown."""
 
 import re
 

@@ -146,8 +146,9 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
 def _other_devices(
     query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
 ) -> Ints:
-    """Return better connected devices, one per step, if needed after exchanging equivalent ones; −1
-    if there are none."""
+    """Return better connected devices for each node, [n, steps]: the best scored set of devices,
+    or else the chosen ones, exchanged for equivalent devices; −1 if these are connected poorly
+    too."""
     others = np.full_like(chosen, -1)
     scratch = _Scratch(query)
     fits, wanted = list[Bools](), scratch.room
@@ -368,7 +369,8 @@ def _greedy(
 
 
 def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Ints | None:
-    """Return the policy's scores for the step's devices, after applying the device filters."""
+    """Return the policy's scores for the step's devices, after applying the device filters; None
+    if the policy does not score devices."""
     for filtering in profile.device_filters:
         mask = ask.filter_devices(filtering, scratch)
         if mask is not None:
@@ -449,8 +451,9 @@ def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> Non
 def _spread(
     query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
 ) -> list[tuple[int, int]]:
-    """Return (position, free MiB) of the fewest GPUs that hold the `split` request (a memory total
-    over several GPUs) on the one node of `query`."""
+    """Return (position, free MiB) of the fewest GPUs that hold the `split` request (a memory
+    total over several GPUs) on the one node of `query`; [] if the pod has no such request, or
+    the GPUs cannot hold it."""
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))

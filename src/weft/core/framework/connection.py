@@ -122,7 +122,8 @@ def bits_of(table: LedgerTable, row: int, positions: Sequence[int]) -> list[int]
 
 
 def best_of_free(table: LedgerTable, row: int, positions: Sequence[int], count: int) -> list[int]:
-    """Return the positions of the best connected `count` of these interchangeable free devices."""
+    """Return the positions of the best connected `count` of these interchangeable free devices;
+    the first `count` if links are unknown."""
     sets, bits = sets_on(table, row), bits_of(table, row, positions)
     if sets is None or not all(bits) or len(positions) < count:
         return list(positions[:count])
@@ -206,9 +207,9 @@ def lacking(query: Query, chosen: Ints) -> Ints:
 def best_scored(
     table: LedgerTable, row: int, fits: Sequence[Bools], scores: Ints
 ) -> list[int] | None:
-    """Return one device per step, such that `fits[step]` allows it: of the sets that are connected
-    as well as any set on the empty node, the one with the highest sum of scores. None if no such
-    set is free. Arrays are over the node's devices."""
+    """Return one device per step, such that `fits[step]` allows it: of the sets that are
+    connected as well as any set on the empty node, the one with the highest sum of scores. None
+    if no such set is free, or the node's links are unknown. Arrays are over the node's devices."""
     sets = sets_on(table, row)
     if sets is None:
         return None

@@ -192,8 +192,9 @@ class Fragments:
         return short_of_both + with_cpu + no_cpu + fits + too_small + foreign
 
     def split(self, shares: tuple[int, ...]) -> tuple[list[int], list[int]]:
-        """Return, for each GPU size that typical pods request, the free share on smaller GPUs and
-        the number of other GPUs; `shares` as in `NodeState`."""
+        """Return, for each share of a GPU that typical pods request, the sum of the free shares
+        that are smaller, and the number of GPUs that have at least this share free; `shares` as
+        in `NodeState`."""
         sums = [0, *accumulate(shares)]
         small = [bisect_left(shares, size) for size in self._sizes]
         return [sums[count] for count in small], [len(shares) - count for count in small]

@@ -95,7 +95,7 @@ class GpuSets:
         return int(self._ring[mask])
 
     def word_of(self, quality: int) -> str:
-        """Return the type of path that limits sets of this quality."""
+        """Return the type of path that limits sets of this quality; "" for `NO_SET`."""
         at = np.argwhere(self._strength == quality // _NUMA_LEVELS)
         return self.links.path(int(at[0][0]), int(at[0][1])) if len(at) else ""
 

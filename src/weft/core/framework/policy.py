@@ -53,10 +53,10 @@ class RemainingRequest(NamedTuple):
 
 
 class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
-    """Expected slowdown of one pod on the chosen GPU; the entry of the new pod comes first.
-    `slowdown` is the factor by which the pod takes longer than alone, `upper` its 90 % quantile,
-    `tier` the basis of the prediction; `calibrated` is False if `upper` is not reliable. `allowed`
-    is the pod's own limit for `upper`, 0 if it has none."""
+    """Expected slowdown of one pod on the chosen GPU; in a list of these, the new pod's comes
+    first. `slowdown` is the factor by which the pod takes longer than alone, `upper` its 90 %
+    quantile, `tier` the basis of the prediction; `calibrated` is False if `upper` is not
+    reliable. `allowed` is the pod's own limit for `upper`, 0 if it has none."""
 
     application: str
     slowdown: float
@@ -260,8 +260,8 @@ class Policy:
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Return the expected slowdowns of the pod and of its `co_residents` on a shared GPU, for
-        the decision's record."""
+        """Return the expected slowdowns of the pod and of its `co_residents` on a shared GPU,
+        for the decision's record. Default: ()."""
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
@@ -382,8 +382,8 @@ def score_nodes(policy: Policy, query: Query) -> Ints | None:
 
 
 def score_devices(policy: Policy, query: Query) -> Ints | None:
-    """Return the policy's scores of the devices, [d]; all 0 while its prices could not be
-    computed."""
+    """Return the policy's scores of the devices, [d]; None: no opinion; all 0 while its prices
+    could not be computed."""
     if policy.unpriced:
         return np.zeros(query.d, dtype=np.int64)
     scores, is_column = _ask_column(policy, "score_devices", _INT64, query)
@@ -410,7 +410,8 @@ def filter_devices(policy: Policy, query: Query) -> Bools | None:
 
 
 def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bools | None:
-    """Return a mask of the devices that the pod may have in view of other waiting pods, [d]."""
+    """Return a mask of the devices that the pod may have in view of other waiting pods, [d];
+    None accepts all."""
     mask, is_column = _ask_column(policy, "filter_pending", _BOOL, query, pending)
     if mask is None or is_column:
         return mask  # type: ignore[no-any-return]

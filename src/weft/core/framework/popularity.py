@@ -14,8 +14,8 @@ POPULAR_PODS = "popular-pods"
 weight]."""
 
 FIRST_STEP = 50
-"""Minimum number of arrivals between two histograms; if more pods are counted, a quarter of their
-number."""
+"""Minimum number of arrivals between two histograms; a quarter of the pods counted in the last
+histogram, if that is more."""
 _UNIT = 1000
 """Weight of a pod that arrived just now, if older pods count less."""
 _MOST_HALVINGS = 500

@@ -17,7 +17,7 @@ from weft.model import BadInputError
 from weft.model.nearest import unknown
 
 REQUIRED = inspect.Parameter.empty
-"""Stands for the default of an option that must be given."""
+"""Mark in place of a default, for an option that must be given."""
 
 
 class EntryPoint(Protocol):

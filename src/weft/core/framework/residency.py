@@ -1,6 +1,7 @@
 """Residencies: the pods on each GPU, since when and with which co-residents, to estimate their
-remaining work. Only pods that state their duration alone (`Shape.expected_s`) are followed. Times
-are those of the engine's events, so that a replay gives the same estimates."""
+remaining work. Changes of co-residents are recorded only for pods that state how long they take
+alone on a GPU (`Shape.expected_s`). Times are those of the engine's events, so that a replay
+gives the same estimates."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -37,7 +38,7 @@ class WorkDone(NamedTuple):
 
 
 Speed = Callable[[Resident, CoResidents], float]
-"""Returns the speed of a pod with these co-residents; 1 if alone."""
+"""Function that returns the speed of a pod with these co-residents; 1 if alone."""
 
 
 class Residency:

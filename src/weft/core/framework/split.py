@@ -56,7 +56,7 @@ def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
 
 
 def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list[Taken]:
-    """Extend `before` by one more GPU, taken as a whole, by some of its instances, or not at
+    """Extend `before` by one more GPU, used as a whole, by some of its MIG instances, or not at
     all."""
     options = list(instances)
     if len(options) < 2 or card[0] >= options[1][0]:

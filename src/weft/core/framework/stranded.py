@@ -129,7 +129,8 @@ def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
 
 
 def _levels(table: LedgerTable, demand: Demand) -> tuple[int, ...]:
-    """Return the part of one GPU that the pod requests, by kind of GPU, in hundredths."""
+    """Return the part of one GPU that the pod's first GPU request takes, by kind of GPU, in
+    hundredths, rounded up."""
     return tuple(
         max(
             -(-need.milli * _LEVELS // kind.milli),

@@ -64,9 +64,10 @@ class CoResidentSets:
     """Sets of co-residents as arrays: one column per set, one row per pod of the set; rows may be
     empty.
 
-    `application` holds indexes into `names` (0, "", for an empty row), `job_class` one of the class
-    numbers above, `bound_percent` as in `Resident`; `size` is the number of pods of each set,
-    `places` the number of rows. If an added set needs more rows, the arrays are rebuilt."""
+    `application` holds indexes into `names` (0, "", for an empty row), `job_class` a number from
+    `NOBODY` to `ANY_CLASS`, `bound_percent` as in `Resident`; `size` is the number of pods of
+    each set, `places` the number of rows. If an added set needs more rows, the arrays are
+    rebuilt."""
 
     def __init__(self) -> None:
         self.members: list[CoResidents] = []
@@ -114,8 +115,9 @@ class CoResidentSets:
 
 
 Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
-"""Judges sets of co-residents: (joining pod, sets, numbers of the c sets to judge, GPU model) → the
-policy's values for each of these sets (such as the gain of joining), [columns, c]."""
+"""Function that judges sets of co-residents: (joining pod, sets, numbers of the c sets to judge,
+GPU model) → the policy's values for each of these sets (such as the gain of joining), [columns,
+c]."""
 
 
 def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -> Judge:

@@ -46,8 +46,8 @@ class Fgd(Policy):
         self._kept = None
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes for pods without a GPU or with whole GPUs, which have one placement per node,
-        [n]."""
+        """Score nodes for pods without a GPU or with one request for whole GPUs, which have one
+        placement per node, [n]; None for all other pods."""
         need = query.need
         if query.demand.mode == "many" or (need is not None and not need.whole):
             return None
@@ -65,7 +65,8 @@ class Fgd(Policy):
         return _score(nodes.fragments - after)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score each distinct fitting device as if it took the GPU request, [d]."""
+        """Score each distinct fitting device as if it took the GPU request, [d]; None for whole
+        GPUs, and for a pod without a GPU request."""
         need = query.need
         if need is None or need.whole:
             return None

@@ -14,8 +14,8 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, Si
 from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, LedgerTable
 
 BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
-"""CARMA's limits for SM activity, SM occupancy and DRAM activity: from the first and one of the
-others on, another pod would mostly wait."""
+"""CARMA's limits for SM activity, SM occupancy and DRAM activity. A GPU is busy if it reaches
+the first and one of the others (or has no reading of these two): another pod would mostly wait."""
 MARGIN_MIB = 2048
 """Memory that must be measured free beyond a pod's request if the pod shares a GPU (CARMA)."""
 STALE_FACTOR = 1.25

@@ -371,7 +371,8 @@ class InterferencePolicy(Policy):
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
         """Mask of GPUs that the best assignment of waiting pods gives to pods of this shape,
-        [d]."""
+        [d]. If no other pod waits, or there is an idle GPU for each waiting pod: all GPUs on
+        which joining beats waiting."""
         lasting = self._lasting(query, pending)
         overlap = lasting and lasting.only(query.device_fits)
         good = query.device_fits & self._worth_it(query, len(pending), overlap)[0]

@@ -224,7 +224,8 @@ class LeastStranding(Policy):
         )
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score each distinct fitting device as if it took the GPU request, [d].
+        """Score each distinct fitting device as if it took the GPU request, [d]; None for a pod
+        with one request for whole GPUs, or without a GPU.
 
         Each of several GPU requests is scored by itself, by its additional rise of the cost. If
         requested memory is a different part of each GPU, the rise excludes the part that the pod
@@ -310,7 +311,7 @@ class LeastStranding(Policy):
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Return the parts of the score: worth of free shares, scarce models, slots, CPU and
-        memory, packing.
+        memory, packing. () if it is unknown which GPU request takes which device.
 
         The first excludes the part of GPU that the pod takes, which is the same everywhere."""
         left = _left_by(query, devices)

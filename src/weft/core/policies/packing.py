@@ -104,8 +104,8 @@ class GpuPacking(Policy):
     source = "FGD (ATC'23), baseline GpuPacking"
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score 50–100 for GPUs in use (fuller is higher), 33–49 for idle GPUs, up to 33 for idle
-        nodes, [n]."""
+        """Score 50–100 for GPUs in use (fuller is higher), 33–49 for idle GPUs, up to 33 for
+        idle nodes, [n]; None for a pod without GPUs."""
         need = query.need
         if need is None:
             return None
@@ -143,7 +143,8 @@ class GpuClustering(Policy):
 
     def score_nodes(self, query: Query) -> Ints | None:
         """Score 25·(8 − GPUs free)/8, plus 75 on nodes with pods of this class only, 50 on nodes
-        with this class and others, 25 on nodes without GPU pods, [n]."""
+        with this class and others, 25 on nodes without GPU pods, [n]; None for a pod without
+        GPUs."""
         demand = query.demand
         if not demand.needs:
             return None

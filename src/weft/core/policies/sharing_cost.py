@@ -54,10 +54,11 @@ class JoinedSets(NamedTuple):
     """Sets of co-residents plus one joining pod: a row for each pod (the joining pod last), a
     column for each set.
 
-    `logs` [3, places + 1, c] are the sums of log slowdown of the kinds above, `classes` [places, c]
-    the classes of the pods already there, `bound` [places, c] their slowdown limits, +inf for none.
-    `before` [c] is the sum of speeds without the new pod. `forbidden` [c] marks sets with a pair
-    that must not share, `doubtful` [c] sets with a pair whose interference is not surely known."""
+    `logs` [3, places + 1, c] are the sums of log slowdown of the kinds `WORST`, `BELIEVED` and
+    `EXPECTED`, `classes` [places, c] the classes of the pods already there, `bound` [places, c]
+    their slowdown limits, +inf for none. `before` [c] is the sum of speeds without the new pod.
+    `forbidden` [c] marks sets with a pair that must not share, `doubtful` [c] sets with a pair
+    whose interference is not surely known."""
 
     logs: Floats
     classes: Ints

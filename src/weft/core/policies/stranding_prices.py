@@ -408,8 +408,8 @@ class StrandingPrices:
     def terms_of_both(
         self, one: "NodeStates", other: "NodeStates", slack: float
     ) -> tuple[Floats, Floats]:
-        """Return the terms of the cost for both. If both have few nodes, they are computed
-        together, as NumPy's overhead for each call is then larger than the computation."""
+        """Return the terms of the cost for `one` and for `other`. If both have few nodes, they
+        are computed together: NumPy's overhead for a second call would be larger."""
         few = len(one.free) + len(other.free) < _FEW
         if not few or one.kinds is not None or other.kinds is not None:
             return self.terms(one, slack), self.terms(other, slack)
@@ -442,8 +442,8 @@ class StrandingPrices:
         return terms
 
     def usual(self, slack: float) -> tuple[float, float]:
-        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free GPU
-        needs."""
+        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free
+        GPU needs: `slack` times what popular pods request with it."""
         known = self.popularity
         return slack * known.cpu_per_milli, slack * known.memory_per_milli
 

@@ -1,8 +1,8 @@
 """Queue disciplines, one per file: they decide which pod goes next, and which pods may backfill.
 
 Contents: the order in which pods are tried, the waiting pods that have places kept for them, and
-the other pods that may use these. Not here: where a pod may go (`core/engine/`), and how long pods
-run (`core/engine/durations.py`)."""
+the other pods that may use those places. Not here: where a pod may go (`core/engine/`), and how
+long pods run (`core/engine/durations.py`)."""
 
 from weft.core.policies.queue.conservative import ConservativeBackfill
 from weft.core.policies.queue.discipline import QueueDiscipline

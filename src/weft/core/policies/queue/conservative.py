@@ -1,5 +1,5 @@
 """Conservative backfill: places are kept for all waiting pods, and lent to pods that end before
-they are needed."""
+the places are needed."""
 
 from weft.core.policies.queue.easy import EasyBackfill
 

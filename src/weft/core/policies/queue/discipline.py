@@ -20,7 +20,8 @@ class Reservation:
 
     @property
     def due_ns(self) -> int | None:
-        """Time at which the place should be free: `sure_ns` if known, otherwise `starts_ns`."""
+        """Time at which the place should be free: `sure_ns` if known, otherwise `starts_ns`;
+        None if both are unknown."""
         return self.starts_ns if self.sure_ns is None else self.sure_ns
 
     @property
