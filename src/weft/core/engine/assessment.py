@@ -59,7 +59,7 @@ LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
 matching."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """The most shapes whose answers are cached, and the most rows (nodes × shapes) of these answers in
-total: about 60 MiB."""
+total (about 60 MiB), unless the `Assessor` was told to keep more."""
 FEW_ROWS = 24
 """The most changed nodes that are counted one by one, which costs less than NumPy does."""
 MOST_LATE = 64

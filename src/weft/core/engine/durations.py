@@ -218,8 +218,8 @@ def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
 class RunHistory:
     """Past runs by kind of pod, and the running pods. `coverage` has, for pods that ended by
     themselves, the number of forecasts made at their start of the median (`half`) and of the
-    upper quantile `sure` (`most`) of their running time, and the number of pods that ended
-    within them (`half-kept`, `most-kept`)."""
+    90 % quantile (`most`) of their running time, and the number of pods that ended within them
+    (`half-kept`, `most-kept`)."""
 
     def __init__(self, half_life_ns: int = HALF_LIFE_NS, sure: float = SURE) -> None:
         self._half_life_ns, self._sure = half_life_ns, sure
@@ -311,8 +311,8 @@ class RunHistory:
                 self.coverage[f"{name}-kept"] += ran_ns <= bound_ns
 
     def of_running(self, uid: str, now_ns: int, sure: float = 0) -> TimeLeft:
-        """Return how much longer a running pod runs; `sure` is the confidence, 0 for the configured
-        one."""
+        """Return how much longer a running pod runs, `UNKNOWN` if no such pod runs; `sure` is the
+        confidence, 0 for the configured one."""
         run = self._running.get(uid)
         if run is None:
             return UNKNOWN

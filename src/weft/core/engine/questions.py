@@ -197,7 +197,7 @@ def slowdowns_at(
 
 
 class OfferedVictims(NamedTuple):
-    """Pods (by UID) whose end makes room on one node, and by how many evictions they exceed
+    """Pods (by UID) whose eviction makes room on one node, and by how many evictions they exceed
     disruption budgets."""
 
     uids: tuple[str, ...] = ()
@@ -212,10 +212,10 @@ def offered_victims(
     *,
     by_sums: bool,
 ) -> dict[str, OfferedVictims]:
-    """Return the nodes where ending pods helps, and which pods. If other pods than those `proposed`
-    must be found, only the 48 likeliest nodes are searched. `by_sums`: kube-scheduler can only have
-    proposed victims because of node totals, so other pods may be evicted instead; otherwise the
-    proposed ones are evicted too."""
+    """Return the nodes where evicting pods helps, and which pods. If other pods than those
+    `proposed` must be found, only the 48 likeliest nodes are searched. `by_sums`: kube-scheduler
+    can only have proposed victims because of node totals, so other pods may be evicted instead;
+    otherwise the proposed ones are evicted too."""
     rights, rows = rights_of(engine, pod), engine.ledger.table.row_of
     fits = FitTrials(engine, profile, WaitingPod(pod, profile, 0), rights)
     offers, others = {}, {}

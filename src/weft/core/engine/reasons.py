@@ -208,8 +208,9 @@ def _extended_words(
 
 
 def _overbooked_words(code: Code, query: Query) -> list[str]:
-    """Return for each node which GPU has enough of the lacking resource but is overbooked in the
-    other one (memory or cores), so that no pod may use it; "" if this is not the cause."""
+    """Return for each node a text if one of its GPUs has enough of the lacking resource but is
+    overbooked in the other one (memory or cores), so that no pod may use it; "" if this is not the
+    cause. [] if `code` is none of the reasons about single GPUs."""
     if code not in _BY_DEVICE:
         return []
     need = _hungriest(query)
