@@ -47,7 +47,7 @@ _ROUNDING = 1e-12
 
 class TimeLeft(NamedTuple):
     """Remaining running time, ns: half of such pods end within `half_ns`, nine of ten within
-    `most_ns`, and the configured confidence within `sure_ns`; None where unknown. `by` is the
+    `most_ns`, and within `sure_ns` with the configured confidence; None where unknown. `by` is the
     source: "said" (the pod's statement), "learnt" (earlier runs), "bound" (its time limit), or ""
     if unknown."""
 
@@ -62,7 +62,7 @@ UNKNOWN = TimeLeft()
 
 class Survival(NamedTuple):
     """A survival curve: times at which runs ended, ascending, and the fraction that lasts longer
-    than each. Lists, as thousands of pods look up a single value each."""
+    than each. Both are lists, not arrays, as thousands of pods look up one value each."""
 
     times: list[int]
     left: list[float]
@@ -95,9 +95,9 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
 
 
 class _Curve(NamedTuple):
-    """A survival estimate from `all` runs; the lengths of the runs that `ended` by themselves,
-    ascending, [n]; and, by position in `ended`, the effective number of runs from there on
-    (`beyond`), [n + 1]."""
+    """Runs of one kind: `all` is the survival estimate from all of them, `ended` are the lengths of
+    those that ended by themselves, ascending, [n], and `beyond` is, by position in `ended`, the
+    effective number of runs from there on, [n + 1]."""
 
     all: Survival
     ended: list[int]
@@ -349,8 +349,9 @@ class RunHistory:
         bound_ns: int = 0,
         sure: float = 0,
     ) -> TimeLeft:
-        """Return how much longer a pod of these kinds runs after it has run for `age_ns`;
-        `bound_ns` is its time limit, 0 for none."""
+        """Return how much longer a pod of these kinds runs after it has run for `age_ns`. `said_ns`
+        is the duration that it states, `bound_ns` its time limit, 0 for none; `sure` is the
+        confidence, 0 for the configured one."""
         sure = sure or self._sure
         found = self._corrected(kinds, age_ns, now_ns, said_ns, sure) if said_ns else UNKNOWN
         if not found.by:
@@ -424,7 +425,7 @@ class RunHistory:
 
 
 def _as_said(age_ns: int, said_ns: int, sure: float) -> TimeLeft:
-    """Estimate from the stated duration alone; nothing once the pod ran for longer."""
+    """Estimate from the stated duration alone; `UNKNOWN` once the pod has run for that long."""
     if age_ns >= said_ns:
         return UNKNOWN
     most_ns = SAID_AT_MOST * said_ns - age_ns

@@ -54,8 +54,8 @@ class Answers(msgspec.Struct, frozen=True):
 
 class RowLookup:
     """Looks up rows by name. The last `lists` lists (the same objects) are cached, so callers must
-    not change them. prioritize asks about the nodes that passed the filter, so that list is cached
-    too.
+    not change them. kube-scheduler's prioritize call names the nodes that passed its filter call,
+    so that list is cached too.
     """
 
     def __init__(self, lists: int = 4) -> None:

@@ -54,7 +54,7 @@ class FreedByNode(NamedTuple):
 
 
 def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, tuple[int, int]]:
-    """Return the MiB and thousandths of a GPU placed on each device row of the node."""
+    """Return, by device row of the node, the MiB and the thousandths of a GPU that are placed."""
     held: dict[int, tuple[int, int]] = {}
     shares = placement.shares
     if len(shares) == 1:

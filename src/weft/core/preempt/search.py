@@ -138,7 +138,7 @@ class VictimSearch:
         return self._best(steps[-1], violating=True)
 
     def find_on(self, row: int) -> FoundVictims | None:
-        """Return the victims on the node in this row, chosen as by `find`."""
+        """Return the victims on the node in this row, chosen as by `find`; None as there."""
         if not self._open[row]:
             return None
         if self._going and self._fits(row, ()):
