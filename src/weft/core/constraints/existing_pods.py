@@ -301,8 +301,8 @@ class _PodsByLabel:
                     del self._values[pair[0]]
 
     def near(self, selector: PodSelector, most: int) -> list[str] | None:
-        """Return UIDs of the pods that the selector may select; None if there are `most` or
-        more."""
+        """Return UIDs of the pods that the selector may select; None if there are `most` or more,
+        or if the selector requires no label."""
         found: list[str] | None = None
         for rule in selector.labels or ():
             if rule.operator not in ("In", "Exists"):
@@ -534,8 +534,8 @@ class ExistingPods:
         return True
 
     def _forget_oldest(self) -> None:
-        """Stop updating the least recently used count. Pods that wait for it are tried again, as
-        later changes would go unnoticed."""
+        """Stop watching the key that has been watched longest without a stored count. Pods that
+        wait for its changes are tried again, as later changes would go unnoticed."""
         oldest, _ = self._watched.popitem(last=False)
         self._counted.remove(oldest, oldest.selectors)
         self._rose.add(oldest)

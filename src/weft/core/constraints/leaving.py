@@ -19,8 +19,8 @@ ANY_NUMBER = 1 << 40
 
 class PodsToLeave(NamedTuple):
     """One rule's demand on each node, [N]: at least `least` of the pods that it `counts` (by UID)
-    have to leave the node's domain, and at most `most` may leave. `there` are the pods in the
-    domain that the rule counts."""
+    have to leave the node's domain, and at most `most` may leave. `there` is how many such pods
+    are on the node itself (a huge number if pods of several nodes may leave at once)."""
 
     counts: Callable[[str], bool]
     least: Ints
@@ -80,7 +80,7 @@ def _owns(existing: ExistingPods, term: PodTerm, uid: str) -> bool:
 def _all_of(
     count: CountByNode, table: LedgerTable, term: PodTerm, counts: Callable[[str], bool]
 ) -> PodsToLeave:
-    """Demand that all pods of the domain leave, by node."""
+    """Demand, by node, that all pods in `count` leave the node's domain."""
     domains, there = table.labels.domains(term.topology_key), count.on(table)
     least = there
     if not domains.tells_nodes_apart:

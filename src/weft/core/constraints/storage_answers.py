@@ -133,8 +133,8 @@ def _given(
 def _making(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim
 ) -> tuple[Bools, Bools]:
-    """Return a mask of the nodes where a volume may be provisioned for the claim, and one of those
-    with enough capacity left."""
+    """Return a mask of the nodes where a volume may be provisioned for the claim, and one of the
+    nodes with enough capacity left (all nodes if its class does not report capacity)."""
     nothing, everything = np.zeros(table.count, np.bool_), np.ones(table.count, np.bool_)
     how = volumes.classes.get(claim.storage_class)
     if how is None or not how.provisioner:

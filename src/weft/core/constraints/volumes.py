@@ -117,7 +117,7 @@ class AttachedVolumes:
         return limited.on(table) + _NO_LIMIT
 
     def used(self, table: LedgerTable, driver: str) -> Ints:
-        """Return the volumes of this driver that each node has, [N]."""
+        """Return how many volumes of this driver each node has, [N]."""
         count = self._counts.get(driver)
         if count is None:
             return np.zeros(table.count, dtype=np.int64)

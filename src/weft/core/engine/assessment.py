@@ -50,16 +50,16 @@ LOOKS_REQUEST, LOOKS_STEP, LOOKS_RULE = 160, 1_000, 10
 """Further looks: for each GPU request of a new shape, for each GPU to find for a shape with several
 GPU requests, and for each rule on labels."""
 LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 300
-"""Looks for each node when nodes are added or removed, for each group of like pods that an event
-checks for waking, and (at least) for each shape that is scored ahead."""
+"""Numbers of looks: for each node when nodes are added or removed, for each group of like pods that
+an event checks for waking, and (at least) for each shape that is scored ahead."""
 LOOKS_BESIDE = 4
 """A rule about other pods costs one look for this many nodes."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
-"""Looks for policies that match waiting pods with GPUs: for each pod in the queue, and for one
+"""Further looks if a policy matches waiting pods with GPUs: for each pod in the queue, and for one
 matching."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
 """The most shapes whose answers are cached, and the most rows (nodes × shapes) of these answers in
-total: about 60 MiB."""
+total (about 60 MiB), unless the `Assessor` was told to keep more."""
 FEW_ROWS = 24
 """The most changed nodes that are counted one by one, which costs less than NumPy does."""
 MOST_LATE = 64
@@ -509,7 +509,9 @@ def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
 def _many(
     query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
-    """Search places for several GPU requests, on nodes with enough CPU and memory."""
+    """Search places for several GPU requests on the nodes that fit otherwise. Return the codes, a
+    mask of the nodes that fit, each policy's scores, and a mask of the nodes where the search ended
+    at its bound, [n] each."""
     fitting = np.flatnonzero(fits)
     inexact = np.zeros(query.n, dtype=np.bool_)
     scores = ask.node_scores(profile.score_policies, query)

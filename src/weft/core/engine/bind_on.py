@@ -1,6 +1,6 @@
 """Binds a pod to the node that kube-scheduler chose; the engine chooses the GPUs. As in the
-filter's answer (`questions.py`), a place kept for a less important pod counts as free; that pod
-then looks for another place."""
+extender's answer to a filter request (`core/engine/questions.py`), a place kept for a less
+important pod counts as free; that pod then looks for another place."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decides where a pod goes: its node, and its shares of that node's GPUs; reserves them, and
 numbers all decisions.
 
-    place    choose_place    the shares, and the record of the decision (`Journal`)
-             hold            reserves them, and asks for the Binding
+    place = choose_place    chooses the shares, and makes the record of the decision (`Journal`)
+            + hold          reserves the shares, and asks for the Binding
 
 The `Journal` numbers the engine's decisions, and makes a record of each. To inspect the state in
 which a decision was made, stop the engine right before it (`Journal.stop_before`). `PlacedPod` is a
@@ -177,9 +177,9 @@ def placement_on(
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
     """Return the row of the best node, −1 if none fits; `key` is for policies that draw at random.
 
-    Among nodes of almost equal score the one that the pod prefers wins; among equals, the one whose
-    free GPUs are connected best, then the first.
-    """
+    Among nodes of almost equal score the one that the pod prefers wins; among equals, the policy's
+    choice if it breaks ties itself, else the one whose free GPUs are connected best, then the
+    first."""
     rows = known.rows
     scores = known.total if rows is None else known.scores
     if len(scores) == 0:
@@ -239,7 +239,8 @@ def _preferred(known: Assessment, wishes: PodWishes, percent: int, best: int) ->
 def shares_on(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, key: str
 ) -> tuple[Share, ...]:
-    """Return a share for each GPU request on node `row`, where the pod is known to fit."""
+    """Return the pod's shares of GPUs on node `row`, where it is known to fit: one for each GPU of
+    each GPU request; () if it requests none."""
     demand = known.demand
     if demand.mode == "none":
         return ()
@@ -260,8 +261,8 @@ def shares_on(
 def predicted(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, shares: tuple[Share, ...]
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Return the expected slowdowns of the pod and its co-residents; () if it has no co-residents,
-    or they are not predicted."""
+    """Return the expected slowdowns of the pod and its co-residents; () if it has no co-residents
+    or not exactly one GPU, or if the policy predicts no slowdowns."""
     if not profile.predicts or len(shares) != 1:
         return ()
     device = table.device_row(row, shares[0].gpu)
@@ -273,7 +274,8 @@ def predicted(
 def links(
     table: LedgerTable, row: int, known: Assessment, shares: tuple[Share, ...]
 ) -> ChosenLinks | UnsetType:
-    """Return how the pod's GPUs are connected; unset if unknown, or if it has only one."""
+    """Return how the pod's GPUs are connected; unset if unknown, if links do not matter to the pod,
+    or if it has fewer than two GPUs."""
     if len(shares) < 2 or not connection.matters(known.shape, table):
         return UNSET
     return connection.links_chosen(table, row, [share.gpu for share in shares]) or UNSET
@@ -288,8 +290,8 @@ def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: 
 
 
 def _whole(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
-    """Return the best connected of the idle devices that are accepted; the first ones if links are
-    unknown."""
+    """Return the positions on the node of as many idle GPUs as the pod requests, of those that the
+    policies accept: the best connected; the first ones if links are unknown."""
     idle, count = _idle(table, row, known, profile), known.demand.need.count
     if not connection.matters(known.shape, table):
         return idle[:count]
@@ -345,8 +347,8 @@ def _shared(table: LedgerTable, row: int, known: Assessment, profile: Profile, k
 
 
 def _tightest(table: LedgerTable, row: int, need: Need) -> int:
-    """Return what `Policy.choose_device` returns by default, for a request of a single amount,
-    without arrays."""
+    """Return the position of the fitting GPU with the least free memory (the least free cores if no
+    memory is requested), as `Policy.choose_device` does by default; −1 if none fits."""
     begin, end = table.start[row], table.start[row + 1]
     ask = int(need.ask_mib[table.kind_of[begin]])
     best, best_left = -1, -1
@@ -410,7 +412,7 @@ RecordHead = tuple[int, int, str, str, str, str, int, int]
 
 
 class DecisionAttempt(NamedTuple):
-    """One attempt for one pod, by one profile."""
+    """One attempt to place a pod: the pod, the profile's name, and the attempt's number."""
 
     pod: PodRequest
     profile: str

@@ -1,4 +1,4 @@
-"""Contains faults: a decision that fails affects its pod, not the process. If a decision raises an
+"""Confines faults: a decision that fails affects its pod, not the process. If a decision raises an
 error (in a policy, or from a number too large for an array), its changes are undone and the pod is
 parked: it is tried again when the cluster or the pod changes, after a back-off that doubles each
 time. A replay fails at the same event, so the fault is recorded.

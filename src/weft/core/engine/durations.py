@@ -47,7 +47,7 @@ _ROUNDING = 1e-12
 
 class TimeLeft(NamedTuple):
     """Remaining running time, ns: half of such pods end within `half_ns`, nine of ten within
-    `most_ns`, and the configured confidence within `sure_ns`; None where unknown. `by` is the
+    `most_ns`, and within `sure_ns` with the configured confidence; None where unknown. `by` is the
     source: "said" (the pod's statement), "learnt" (earlier runs), "bound" (its time limit), or ""
     if unknown."""
 
@@ -62,7 +62,7 @@ UNKNOWN = TimeLeft()
 
 class Survival(NamedTuple):
     """A survival curve: times at which runs ended, ascending, and the fraction that lasts longer
-    than each. Lists, as thousands of pods look up a single value each."""
+    than each. Both are lists, not arrays, as thousands of pods look up one value each."""
 
     times: list[int]
     left: list[float]
@@ -95,9 +95,9 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
 
 
 class _Curve(NamedTuple):
-    """A survival estimate from `all` runs; the lengths of the runs that `ended` by themselves,
-    ascending, [n]; and, by position in `ended`, the effective number of runs from there on
-    (`beyond`), [n + 1]."""
+    """Runs of one kind: `all` is the survival estimate from all of them, `ended` are the lengths of
+    those that ended by themselves, ascending, [n], and `beyond` is, by position in `ended`, the
+    effective number of runs from there on, [n + 1]."""
 
     all: Survival
     ended: list[int]
@@ -218,8 +218,8 @@ def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
 class RunHistory:
     """Past runs by kind of pod, and the running pods. `coverage` has, for pods that ended by
     themselves, the number of forecasts made at their start of the median (`half`) and of the
-    upper quantile `sure` (`most`) of their running time, and the number of pods that ended
-    within them (`half-kept`, `most-kept`)."""
+    90 % quantile (`most`) of their running time, and the number of pods that ended within them
+    (`half-kept`, `most-kept`)."""
 
     def __init__(self, half_life_ns: int = HALF_LIFE_NS, sure: float = SURE) -> None:
         self._half_life_ns, self._sure = half_life_ns, sure
@@ -311,8 +311,8 @@ class RunHistory:
                 self.coverage[f"{name}-kept"] += ran_ns <= bound_ns
 
     def of_running(self, uid: str, now_ns: int, sure: float = 0) -> TimeLeft:
-        """Return how much longer a running pod runs; `sure` is the confidence, 0 for the configured
-        one."""
+        """Return how much longer a running pod runs, `UNKNOWN` if no such pod runs; `sure` is the
+        confidence, 0 for the configured one."""
         run = self._running.get(uid)
         if run is None:
             return UNKNOWN
@@ -349,8 +349,9 @@ class RunHistory:
         bound_ns: int = 0,
         sure: float = 0,
     ) -> TimeLeft:
-        """Return how much longer a pod of these kinds runs after it has run for `age_ns`;
-        `bound_ns` is its time limit, 0 for none."""
+        """Return how much longer a pod of these kinds runs after it has run for `age_ns`. `said_ns`
+        is the duration that it states, `bound_ns` its time limit, 0 for none; `sure` is the
+        confidence, 0 for the configured one."""
         sure = sure or self._sure
         found = self._corrected(kinds, age_ns, now_ns, said_ns, sure) if said_ns else UNKNOWN
         if not found.by:
@@ -424,7 +425,7 @@ class RunHistory:
 
 
 def _as_said(age_ns: int, said_ns: int, sure: float) -> TimeLeft:
-    """Estimate from the stated duration alone; nothing once the pod ran for longer."""
+    """Estimate from the stated duration alone; `UNKNOWN` once the pod has run for that long."""
     if age_ns >= said_ns:
         return UNKNOWN
     most_ns = SAID_AT_MOST * said_ns - age_ns

@@ -409,7 +409,7 @@ class Engine:
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
         """Return the slowdown that the pod tolerates, by its profile, or by the first profile if
-        this engine did not place it."""
+        this engine did not place it; None if no pod is evicted for it."""
         placed, holding = self.placed.get(uid), self.ledger.holdings.get(uid)
         profile = placed.profile if placed else self._default
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)

@@ -175,8 +175,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """New input for the policy of this name (typical pods, a table), in the form that this policy
-    reads."""
+    """New input (typical pods, a table) for each policy whose `Policy.inputs` has the name in
+    `policy`; `value` can be read as the type stated there."""
 
     policy: str
     value: Any

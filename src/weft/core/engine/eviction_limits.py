@@ -52,7 +52,8 @@ def why_withheld_in_words(why: Why) -> str:
 
 
 class SlowdownSample(NamedTuple):
-    """One sample of a pod; `slowdown` is None if it was not counted."""
+    """One sample of a pod: its slowdown (None if not counted), and True if its answers were
+    late."""
 
     slowdown: float | None
     late: bool

@@ -49,9 +49,9 @@ SHAPES_SUMMED = 16
 
 
 class GangPlaces(NamedTuple):
-    """Places for a gang's pods, () if there are too few. Then `short` is the decision about a pod
-    that found no place, `found` the number of pods that found one, and `demands` the gang's
-    distinct demands."""
+    """Places for a gang's pods (`chosen`), () if there are too few. `found` is the number of pods
+    that found a place, `short` the first pod that found none, with the decision about it (None if
+    each found one), and `demands` are the distinct demands of the pods that were tried."""
 
     chosen: tuple[ChosenPlace, ...]
     found: int
@@ -115,8 +115,8 @@ def _other_orders(
 def _domains(
     engine: Engine, members: GangMembers[WaitingPod], waiting: Sequence[WaitingPod]
 ) -> list[Bools | None]:
-    """Return a mask of nodes, [N], for each domain of the topology key; [None] (all nodes) without
-    one."""
+    """Return a mask of nodes, [N], for each topology domain that may have room for the gang; [None]
+    (all nodes) if it has no topology key, or if one of its pods has a place already."""
     key, table = members.topology_key(), engine.ledger.table
     if not key or members.placed:
         return [None]
@@ -300,8 +300,9 @@ def _elsewhere(row: int) -> str:
 def in_domain(
     known: Assessment, gangs: Gangs[WaitingPod], ledger: Ledger, gang: Gang
 ) -> Assessment:
-    """Return the answers without nodes outside the topology domains in which pods of the gang
-    are."""
+    """Return the answers for the topology domain in which the gang's pods are; if none has a place,
+    for all nodes with the topology key's label; for no node if its pods are in several domains.
+    Unchanged if the gang has no topology key."""
     members = gangs.of(gang)
     if members is None or not (key := members.topology_key()):
         return known
@@ -388,8 +389,8 @@ def _take_kept(
     out: list[Command],
 ) -> GangPlaces | None:
     """Find places that are free, or kept only for less important pods. Those pods lose their kept
-    places in the same decision, so that they cannot take them back in between. None if there are
-    none."""
+    places in the same decision, so that they cannot take them back in between. None if the gang
+    does not fit even so, or if no places are kept for such pods."""
     beaten = [
         each for each in preempting.beaten_by(engine, head.pod) if not head.pod.goes_with(each.pod)
     ]

@@ -11,12 +11,12 @@ from weft.core.ledger.table import Bools, Ints
 UNKNOWN_WAIT_S = 30 * 86_400
 """Where places are compared, a pod of unknown end is taken to hold its GPU for this long."""
 MOST_CHANGED, MOST_OLD = 8, 64
-"""Changed nodes are updated at once if there are more than this many; and at most this many nodes
-with outdated values are updated each time waits are asked for (`seconds`)."""
+"""Changed nodes are updated at once if there are more than `MOST_CHANGED`; each time waits are
+asked for (`seconds`), at most `MOST_OLD` nodes with outdated values are updated."""
 
 
 class GpuWaits:
-    """The time at which each GPU is free, [D]: 0 if it is free, `FAR` if unknown."""
+    """The time at which each GPU is free, [D]: 0 if it is free now, `FAR` if unknown."""
 
     def __init__(self, ledger: Ledger, durations: RunHistory) -> None:
         self._ledger, self._durations = ledger, durations

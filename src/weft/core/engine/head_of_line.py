@@ -1,6 +1,6 @@
-"""Keeps a place for the pod or gang at the head of its line (a profile and a priority). A gang, or
-a pod of several GPUs, gets a turn (a place is kept for it) after a while if it is among the first
-of its line by its policy's order, and has had no unsuccessful turn lately."""
+"""Keeps a place for the pod or gang at the head of its line (a profile and a priority). A gang or
+a pod gets a turn (a place is kept for it) after a while (later if it requests one GPU or less), if
+it is among the first of its line by its policy's order, and has had no unsuccessful turn lately."""
 
 from __future__ import annotations
 

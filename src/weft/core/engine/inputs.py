@@ -86,7 +86,7 @@ def bindings_read(
 
 
 def policy_input(engine: Engine, event: events.PolicyInput, now_ns: int) -> None:
-    """Give a policy new input, and wake all pods."""
+    """Give new input to each policy that reads input of this name, and wake all pods."""
     name = event.policy
     takers = [policy for policy in engine.policies if name in policy.inputs]
     types = dict.fromkeys(policy.inputs[name] for policy in takers)

@@ -338,7 +338,7 @@ class KeptPlaces:
         return self.uids(closed)
 
     def is_whole(self, turn: LineTurn) -> bool:
-        """Return True if all of the turn's places is free and reserved."""
+        """Return True if the turn's places are entirely free and reserved."""
         holdings = self._ledger.holdings
         held = (holdings.get(place.uid) for place in turn.places)
         pairs = zip(turn.places, held, strict=True)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class MovablePod(msgspec.Struct, frozen=True):
-    """A bound pod that may be moved: `lost_gpu_s` is the work lost by moving it, GPU seconds since
-    it started; `budgets` are the names of the disruption budgets that it counts against."""
+    """A bound pod that may be moved: `lost_gpu_s` is the work lost by moving it, GPU seconds:
+    what the pod states, or all since it was bound; `budgets` are the names of the disruption
+    budgets that it counts against."""
 
     request: PodRequest
     lost_gpu_s: float = 0.0

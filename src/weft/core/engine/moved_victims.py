@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
     """Return the UIDs of victims that may move, the most important first: except pods of a group
-    that ends as one, and pods guarded by a violated budget."""
+    that is evicted as one and, if the evictions violate a disruption budget, pods that any budget
+    guards."""
     preemption = engine.preemption
     if not preemption.movable:
         return []

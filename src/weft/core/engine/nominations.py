@@ -97,20 +97,22 @@ class Preemption:
 
     @property
     def lower(self) -> LowerPods:
-        """Return the columns of pods that may be ended; built on first use."""
+        """Return what evicting pods would free on each node and GPU, by their priority; built on
+        first use."""
         if self._lower is None:
             self._lower = LowerPods(self._ledger, self._standing)
         return self._lower
 
     @property
     def movers(self) -> LowerPods:
-        """Return the columns of pods that may move, if no budget forbids it; built on first use."""
+        """Return what moving pods would free on each node and GPU, by their priority; built on
+        first use."""
         if self._movers is None:
             self._movers = LowerPods(self._ledger, self._standing_of_movable)
         return self._movers
 
     def lowest(self) -> int:
-        """Return the lowest priority of the pods that may be ended; `STAYS` if no pod may."""
+        """Return the lowest priority of the pods that may be evicted; `STAYS` if no pod may."""
         return next(iter(self.lower.priorities(STAYS)), STAYS)
 
     def _changed_on(self, node: str) -> None:
@@ -356,8 +358,8 @@ class Preemption:
 
 
 def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
-    """Return the part of the place that is free, as a placement under this UID; None if nothing is
-    free."""
+    """Return the part of the place that is free, as a placement under this UID (its amounts may
+    be 0); None if the ledger does not have the node."""
     table = ledger.table
     row = table.row_of.get(place.node)
     if row is None:

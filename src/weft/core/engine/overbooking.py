@@ -183,8 +183,8 @@ def first_overbooked(
 
 
 def _larger_than_its_card(ledger: Ledger, holding: Holding) -> bool:
-    """Return True if a single share is more than its card has: the card then is not the one that
-    was assigned."""
+    """Return True if one of the pod's shares is more than its GPU has, so that this is not the GPU
+    that was assigned, or if that GPU is gone."""
     node: Node = ledger.table.nodes[ledger.table.row_of[holding.placement.node]]
     cards = {gpu.index: gpu for gpu in node.gpus}
     return any(

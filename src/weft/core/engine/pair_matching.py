@@ -69,7 +69,7 @@ def among(
 
 
 def _best(total: Ints, rows: Ints, most: int) -> Ints:
-    """Return the best `most` of these rows, in order; among equals the first ones."""
+    """Return the best `most` of these rows, in ascending order of rows; among equals the first."""
     if len(rows) <= most:
         return rows
     scores = total.take(rows)

@@ -3,8 +3,8 @@ namespace, request the same of one GPU, and run the same application or, if that
 to the same workload. A run counts if it completed and its memory was watched without a gap
 (`telemetry/feed/memory_needs.py`). The largest peak is expected of the next pod, plus a margin that
 shrinks with the number of runs. A pod that ran out of memory raises the expected peak to its charge
-(`oom_history.py`), and a running pod, if watched without a gap, to what it has used so far. This is
-used for lending only: requests are still charged in full, against the declared limit.
+(`core/engine/oom_history.py`), and a running pod, if watched without a gap, to what it has used so
+far. This is used for lending only: requests are still charged in full, against the declared limit.
 """
 
 from collections import OrderedDict

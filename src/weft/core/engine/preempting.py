@@ -51,8 +51,8 @@ PODS = "pods"
 """The name of the resource that limits the number of pods on a node: each pod takes one, so sums by
 resource check this limit too."""
 LOOKS_SEARCH = 4
-"""Work of a search, counted in looks (`assessment.py`): reading the columns of all nodes costs one
-look for this many nodes."""
+"""Work of a search, counted in looks (`core/engine/assessment.py`): reading the columns of all
+nodes costs one look for this many nodes."""
 
 
 class RoomFound(NamedTuple):

@@ -86,8 +86,7 @@ class Turnover:
 
 
 def _amount(holding: Holding) -> int:
-    """Return how much a pod counts, in thousandths of a core; a pod that is being bound counts
-    too."""
+    """Return how much a pod counts: its CPU in thousandths of a core, plus one."""
     return holding.placement.cpu_milli + 1
 
 

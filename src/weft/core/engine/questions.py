@@ -54,8 +54,8 @@ class Answers(msgspec.Struct, frozen=True):
 
 class RowLookup:
     """Looks up rows by name. The last `lists` lists (the same objects) are cached, so callers must
-    not change them. prioritize asks about the nodes that passed the filter, so that list is cached
-    too.
+    not change them. kube-scheduler's prioritize call names the nodes that passed its filter call,
+    so that list is cached too.
     """
 
     def __init__(self, lists: int = 4) -> None:
@@ -197,7 +197,7 @@ def slowdowns_at(
 
 
 class OfferedVictims(NamedTuple):
-    """Pods (by UID) whose end makes room on one node, and by how many evictions they exceed
+    """Pods (by UID) whose eviction makes room on one node, and by how many evictions they exceed
     disruption budgets."""
 
     uids: tuple[str, ...] = ()
@@ -212,10 +212,10 @@ def offered_victims(
     *,
     by_sums: bool,
 ) -> dict[str, OfferedVictims]:
-    """Return the nodes where ending pods helps, and which pods. If other pods than those `proposed`
-    must be found, only the 48 likeliest nodes are searched. `by_sums`: kube-scheduler can only have
-    proposed victims because of node totals, so other pods may be evicted instead; otherwise the
-    proposed ones are evicted too."""
+    """Return the nodes where evicting pods helps, and which pods. If other pods than those
+    `proposed` must be found, only the 48 likeliest nodes are searched. `by_sums`: kube-scheduler
+    can only have proposed victims because of node totals, so other pods may be evicted instead;
+    otherwise the proposed ones are evicted too."""
     rights, rows = rights_of(engine, pod), engine.ledger.table.row_of
     fits = FitTrials(engine, profile, WaitingPod(pod, profile, 0), rights)
     offers, others = {}, {}

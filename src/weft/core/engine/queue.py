@@ -18,7 +18,7 @@ least work was done so far; within a namespace the policy's order holds. So many
 namespace do not keep other namespaces waiting.
 
 Pods of a gang gather apart (GATHERING) until as many are there as it needs; then one of them, its
-head, waits as above for all of them (`gangs.py`).
+head, waits as above for all of them (`core/engine/gangs.py`).
 """
 
 import heapq

@@ -208,8 +208,9 @@ def _extended_words(
 
 
 def _overbooked_words(code: Code, query: Query) -> list[str]:
-    """Return for each node which GPU has enough of the lacking resource but is overbooked in the
-    other one (memory or cores), so that no pod may use it; "" if this is not the cause."""
+    """Return for each node a text if one of its GPUs has enough of the lacking resource but is
+    overbooked in the other one (memory or cores), so that no pod may use it; "" if this is not the
+    cause. [] if `code` is none of the reasons about single GPUs."""
     if code not in _BY_DEVICE:
         return []
     need = _hungriest(query)
@@ -261,8 +262,8 @@ def _measures(code: Code, query: Query) -> list[ReasonMeasure]:
 
 
 def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
-    """Return the first measure that explains all nodes, with the numbers of the node with the
-    smallest shortfall."""
+    """Return the numbers of the first measure that explains all nodes, at the node with the
+    smallest shortfall; zeros if none does."""
     for requested, best, unit in (measure for measure in measures if measure.lacks.all()):
         row = int(np.where(best < 0, _FAR, requested - best).argmin())
         return int(requested[row]), max(0, int(best[row])), unit
@@ -298,7 +299,8 @@ def _extended(query: Query) -> list[ReasonMeasure]:
 
 
 def _too_few(query: Query) -> list[ReasonMeasure]:
-    """Return for each GPU request how many accepted GPUs are large enough, by node."""
+    """Return for each GPU request the number of GPUs requested, and of accepted GPUs that are large
+    enough, by node."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
     measures = []

@@ -22,7 +22,7 @@ disruption budget or the API server (`NotEvicted`)."""
 
 
 FAULTED: Final = "faulted"
-"""The outcome of a decision that failed by an error: see `decision_faults.py`."""
+"""The outcome of a decision that failed by an error: see `core/engine/decision_faults.py`."""
 
 Outcome = Literal["placed", "unschedulable", "asked-to-leave", "faulted"]
 
@@ -58,10 +58,10 @@ class MoveCost(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
-    """The node that is kept for a pod that fits nowhere, and the pods, by UID, that were evicted
-    there for it now (`victims`) or before, and are still there (`leaving`). `violations` is by how
-    many evictions disruption budgets are exceeded. `moves` is set if the victims are moved because
-    the pod waited: what the moves cost."""
+    """The node that is kept for a pod that fits nowhere (for a gang, the first of its nodes), and
+    the pods, by UID, that are evicted for it now (`victims`) or already leave (`leaving`).
+    `violations` is by how many evictions disruption budgets are exceeded. `moves` is set if the
+    victims are moved because the pod waited: what the moves cost."""
 
     node: str
     victims: tuple[str, ...] = ()

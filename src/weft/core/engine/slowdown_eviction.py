@@ -8,7 +8,7 @@ pod slows another.
                                               ├─ or late in two of them
                                               └─ pods of a GPU, none of them latency-critical, get
                                                  less done together than one alone, for 5 minutes
-           ──▶ one co-resident is evicted, unless that is withheld (`eviction_limits.py`)
+           ──▶ one co-resident is evicted, unless withheld (`core/engine/eviction_limits.py`)
            ──▶ no other pod of the GPU is evicted for 5 minutes
 
 A latency-critical pod is never evicted. Only windows with exactly the present co-residents count:
@@ -121,8 +121,8 @@ class _Account:
 
 
 class _Slow(NamedTuple):
-    """Since when these pods have made less progress together than one pod alone, and when this was
-    last seen."""
+    """The time since which these pods have made less progress together than one pod alone, and the
+    time when this was last seen."""
 
     co_residents: tuple[str, ...]
     since_ns: int

@@ -155,8 +155,8 @@ class StrandingSearch:
     # --- what one pod changes ---
 
     def _without_each(self, rows: Iterable[int]) -> dict[str, int]:
-        """Compute, for each movable pod on the nodes of these rows, how much more is stranded there
-        once it is gone."""
+        """Compute, for each movable pod on the nodes of these rows, how much more GPU, thousandths,
+        is stranded there once it is gone."""
         nodes = self._ledger.table.nodes
         stranded: dict[str, int] = {}
         there = {row: self._movable_on(nodes[row].name) for row in rows}

@@ -6,8 +6,9 @@ pod's queue, and so from API objects alone; a rollback of the ledger undoes them
 counted unless a setting needs it.
 
     held of a queue = Σ over its pods of Charge
-    dominant share  = max(GPU memory, GPU cores, CPU) of it, each by what the cluster has
-    whose turn      = below its guarantee: the least part of it held; else: the least share / weight
+    dominant share  = max(GPU memory, GPU cores, CPU) that it holds, each ÷ what the cluster has
+    whose turn      = first queues below their guarantee, by the part of the guarantee that they
+                      hold; then the others, by dominant share ÷ weight; the least first
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -135,7 +136,8 @@ def part_of_card(gpu: Gpu, gpus: dict[int, Gpu]) -> int:
 
 
 class KeptPlace(Protocol):
-    """A place that is kept for a pod (`nominations.py`): the attributes that this module uses."""
+    """A place that is kept for a pod (`core/engine/nominations.py`): the attributes that this
+    module uses."""
 
     pod: PodRequest
     place: Placement
@@ -343,7 +345,7 @@ class TeamQueues:
 
     def raised_limits(self, known: Assessment, pod: PodRequest) -> str:
         """Return in words which limits to raise so that the pod gets the node that needs the
-        smallest raise; `known` was assessed without limits."""
+        smallest raise, "" if it would fit on none; `known` was assessed without limits."""
         name = pod.team_queue
         over = self._over(known, name, self.use(name))
         fits = np.flatnonzero(known.codes == 0).tolist()
@@ -491,7 +493,8 @@ class AskedByNode:
 
 
 def _amount(setting: str, need: Need, kind: DeviceKind, part: int, memory_mib: int) -> int:
-    """Return how much a GPU request takes of one amount on GPUs of this kind."""
+    """Return how much a GPU request takes, on GPUs of this kind, of the amount that `setting`
+    limits."""
     count, milli = need.count, kind.milli if need.whole else need.milli
     if need.gpu_request.split:  # the total is spread over as many GPUs as it needs
         count = max(count, -(-memory_mib // max(1, kind.memory_mib)))

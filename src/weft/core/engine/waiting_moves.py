@@ -1,6 +1,6 @@
 """Decides when movable pods are moved for a pod of several GPUs that fits nowhere and waits.
 
-    fits nowhere ──`after_ns`──▶ SEARCHED (`preempting.py`) ──▶ its place is kept, others are moved
+    fits nowhere ──`after_ns`──▶ SEARCHED ──▶ its place is kept, others are moved
          ▲                           │ nothing found, too costly, or enough moved this hour
          └──── looked at again ◀─────┘
 

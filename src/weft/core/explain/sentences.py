@@ -137,8 +137,8 @@ def kept_for_it_in_words(nodes: Sequence[str]) -> str:
 
 
 def kept_for_in_words(group: str, asks: str, nodes: Sequence[str], starts: str = "") -> str:
-    """Return the note on a pod that would fit if a place were not kept for a group that came
-    earlier."""
+    """Return the note on a pod that would fit if a place were not kept for a waiting group or pod
+    that goes first."""
     then = f" and {starts}" if starts else ""
     return f"would fit on {_first(nodes)}, kept for {group}, which waits for {asks}{then}"
 

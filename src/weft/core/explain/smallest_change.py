@@ -393,7 +393,7 @@ class ChangeSearch:
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """Find the smallest pod whose end would make room; if there is none, the GPU with the
-        fewest pods."""
+        fewest pods that would make room if all of them ended."""
         holdings = self._engine.ledger.holdings
         for *_, uid in (yield from self._in_the_way()):
             yield

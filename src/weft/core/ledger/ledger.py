@@ -196,8 +196,8 @@ class Ledger:
         self, placement: Placement, deadline_ns: int = FAR, asks: MemoryAmount = STRICTLY
     ) -> bool:
         """Reserve `placement` for its pod. Return False, and change nothing, if it does not fit.
-        Reserving the same placement again is True and changes nothing; a pod that holds another
-        placement is refused. `asks` may allow memory that other pods leave idle."""
+        Reserving the same placement again returns True and changes nothing; a pod that holds
+        another placement is refused. `asks` may allow memory that other pods leave idle."""
         holding = self.holdings.get(placement.uid)
         if holding is not None:
             return holding.placement == placement
@@ -357,7 +357,7 @@ class Ledger:
             self.table.changed_at[rows] = self.version
 
     def fits(self, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-        """Return True if the placement keeps every invariant now; never with negative amounts."""
+        """Return True if the placement fits on its node now; False if an amount is negative."""
         return fits(self.table, placement, asks)
 
     def occupants(self, node: str, gpu: int) -> list[str]:
@@ -526,7 +526,7 @@ def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
 
 
 def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-    """Return True if the placement keeps every invariant now; never with negative amounts."""
+    """Return True if the placement fits on its node now; False if an amount is negative."""
     row = table.row_of.get(placement.node)
     if row is None or not table.schedulable[row]:
         return False
@@ -543,7 +543,7 @@ def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY
 
 
 def _has(free: int, amount: int) -> bool:
-    """Return True if `amount` may be taken of `free`; 0 always may, even from an overbooked GPU."""
+    """Return True if `amount` may be taken of `free`; 0 always may, even on an overbooked node."""
     return amount == 0 or 0 < amount <= free
 
 

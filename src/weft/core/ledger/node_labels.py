@@ -24,7 +24,8 @@ _SETS_KEPT = 256
 class LabelColumn:
     """Values of a label, numbered from 1: each node's number, [N] (0: no label), and the values as
     integers where they are numbers. `tells_nodes_apart`: each node has a different value;
-    `is_everywhere`: each node has the label; `fewest_nodes`: no value is on fewer nodes."""
+    `is_everywhere`: each node has the label; `fewest_nodes`: the number of nodes of the rarest
+    value."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         """Number the values of the nodes; None for a node without the label."""

@@ -39,7 +39,7 @@ def relaid(
     old: LedgerTable, nodes: Sequence[Node], limits: RequestLimits
 ) -> tuple[LedgerTable, Ints]:
     """Return the table of `nodes`, and for each of its rows the old row, −1 for a new or changed
-    node, whose row has no charges yet. Unchanged nodes are the same objects as in `old`."""
+    node, whose row has no charges yet."""
     new = LedgerTable.unfilled(nodes, limits)
     rows = [old.row_of.get(node.name, -1) for node in new.nodes]
     came = [

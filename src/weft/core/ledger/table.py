@@ -333,7 +333,7 @@ class LedgerTable:
 
     @classmethod
     def unfilled(cls, nodes: Sequence[Node], limits: RequestLimits) -> Self:
-        """Return a table of these nodes whose columns `relayout.py` fills."""
+        """Return a table of these nodes whose columns `core/ledger/relayout.py` fills."""
         table = cls.__new__(cls)
         table._allocate(nodes, limits)
         return table

@@ -14,7 +14,7 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Placement
 
 STAYS = 1 << 62
-"""The priority of a pod that may not be ended."""
+"""The priority of a pod that may not be evicted."""
 _PRIORITY, _ROW, _CPU, _MEMORY, _DEVICE, _DEVICE_MEMORY, _MILLI, _HELD, _GUARDED = range(9)
 _COLUMNS = 9
 _AT_LEAST = 1_024
@@ -22,7 +22,7 @@ _KEPT_SUMS = 16
 _ANY_NUMBER = 1 << 20
 
 Standing = Callable[[Holding], tuple[int, bool]]
-"""Returns a pod's priority (`STAYS` if it may not be ended), and True if its disruption budget
+"""Returns a pod's priority (`STAYS` if it may not be evicted), and True if its disruption budget
 allows no eviction."""
 
 
@@ -54,7 +54,7 @@ class FreedByNode(NamedTuple):
 
 
 def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, tuple[int, int]]:
-    """Return the MiB and thousandths of a GPU placed on each device row of the node."""
+    """Return, by device row of the node, the MiB and the thousandths of a GPU that are placed."""
     held: dict[int, tuple[int, int]] = {}
     shares = placement.shares
     if len(shares) == 1:
@@ -84,13 +84,13 @@ class LowerPods:
         self._sums: OrderedDict[tuple[int, bool], FreedByNode] = OrderedDict()
 
     def touch(self, node: str) -> None:
-        """Mark a node whose pods' priority or permission to be ended has changed."""
+        """Mark a node whose pods' priority or permission to be evicted has changed."""
         row = self._ledger.table.row_of.get(node)
         if row is not None and self._changed is not None:
             self._changed.add(row)
 
     def priorities(self, below: int) -> list[int]:
-        """Return, in rising order, the priorities below `below` of pods that may be ended."""
+        """Return, in rising order, the priorities below `below` of pods that may be evicted."""
         self._refresh()
         return sorted(
             priority for priority, n in self._priorities.items() if n and priority < below
@@ -140,8 +140,8 @@ class LowerPods:
                         sums.device_pods[device] += 1
 
     def single(self, demand: Demand, up_to: int, *, guarded: bool) -> Bools:
-        """Return a mask of nodes on which ending one pod would free enough, by sums, [N]; all False
-        if the demand is for several GPUs."""
+        """Return a mask of nodes on which evicting one pod would free enough, by sums, [N]; all
+        False if the demand is for several GPUs."""
         table = self._ledger.table
         enough = np.zeros(table.count, dtype=np.bool_)
         if demand.gpus > 1:
@@ -302,8 +302,9 @@ def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
 
 
 def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
-    """Return, for each node, the fewest leaving pods that hold as many GPUs as requested, [N]. The
-    search begins with the nodes that have the lowest number."""
+    """Return, for each node, the smallest number of leaving pods that hold as many GPUs as the pod
+    requests, [N]; a huge number if those GPUs cannot be emptied. The search begins with the nodes
+    that have the lowest number."""
     if not demand.needs:
         return np.zeros(table.count, dtype=np.int64)
     held, nodes = freed.device_pods, table.device_node

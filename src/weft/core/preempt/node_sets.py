@@ -1,4 +1,4 @@
-"""Finds the cheapest sets of one node's pods whose end would free enough for a demand. Only sums of
+"""Finds the cheapest sets of one node's pods whose eviction frees enough for a demand. Only sums of
 amounts are compared. If rules about other pods require pods to leave, each set has enough of those.
 
 With few pods all sets are considered. With many, single pods, pairs, the holders of each GPU, and

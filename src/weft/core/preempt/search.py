@@ -57,7 +57,7 @@ one by one."""
 Fits = Callable[[int, Sequence[str]], bool]
 """Returns True if the pod fits on the node in this row once the pods with these UIDs are gone."""
 VictimsOn = Callable[[str], Sequence[Victim]]
-"""Returns the pods of a node that may be ended for the waiting pod."""
+"""Returns the pods of a node that may be evicted for the waiting pod."""
 
 
 class FoundVictims(NamedTuple):
@@ -79,12 +79,12 @@ class _NextSet(NamedTuple):
 
 
 class VictimSearch:
-    """Search for the pods to end so that a pod with this demand and `priority` fits on one of the
+    """Search for the pods to evict so that a pod with this demand and `priority` fits on one of the
     nodes in the mask `is_open`.
 
     `going` are pods that leave anyway; the `taken` placements are then occupied by other pods; both
     count on their own nodes. `allowed` is how many pods of each disruption budget may still be
-    ended. `fits` decides by trial. `simple`: no rules about other pods count, so sums are nearly
+    evicted. `fits` decides by trial. `simple`: no rules about other pods count, so sums are nearly
     sufficient; `rules` are the pods that such rules require to leave. `suits`, if given, must
     accept the victims."""
 
@@ -122,7 +122,7 @@ class VictimSearch:
         self.trials = 0
 
     def find(self) -> FoundVictims | None:
-        """Return the victims; None if ending pods would not help, or no victims were found within
+        """Return the victims; None if evicting pods would not help, or no victims were found within
         the limit of trials."""
         if self._going and (row := self._without_going()) >= 0:
             return FoundVictims(row, (), None)
@@ -138,7 +138,7 @@ class VictimSearch:
         return self._best(steps[-1], violating=True)
 
     def find_on(self, row: int) -> FoundVictims | None:
-        """Return the victims on the node in this row, chosen as by `find`."""
+        """Return the victims on the node in this row, chosen as by `find`; None as there."""
         if not self._open[row]:
             return None
         if self._going and self._fits(row, ()):
@@ -152,7 +152,7 @@ class VictimSearch:
         return self._best_of([row], steps[-1], violating=True)
 
     def likeliest(self) -> list[int]:
-        """Return up to `NODES` rows of nodes where ending all pods of lower priority could help,
+        """Return up to `NODES` rows of nodes where evicting all pods of lower priority could help,
         the likeliest first."""
         steps = self._lower.priorities(self._priority)
         rows = self._rows(steps[-1] if steps else -STAYS, violating=self._may_violate)
@@ -176,7 +176,7 @@ class VictimSearch:
             freed.add(self._ledger.table, placement, -1)
 
     def _first_step(self, steps: Sequence[int]) -> int:
-        """Return the index of the lowest priority up to which ending all pods could help, by
+        """Return the index of the lowest priority up to which evicting all pods could help, by
         bisection."""
         low, high = 0, len(steps)
         while low < high:
@@ -188,8 +188,8 @@ class VictimSearch:
         return low
 
     def _could(self, up_to: int, *, violating: bool) -> tuple[Bools, FreedByNode]:
-        """Return a mask of nodes where ending all pods of at most this priority could help, and the
-        amounts that this would free."""
+        """Return a mask of nodes where evicting all pods of at most this priority could help, and
+        the amounts that this would free."""
         freed = self._lower.freed(up_to, guarded=violating)
         if self._going:
             freed = freed.copied()
@@ -197,7 +197,7 @@ class VictimSearch:
         return self._open & could_fit(self._ledger.table, self._demand, freed), freed
 
     def _rows(self, up_to: int, *, violating: bool) -> Ints:
-        """Return the rows of nodes where ending pods could help, the likeliest first."""
+        """Return the rows of nodes where evicting pods could help, the likeliest first."""
         could, freed = self._could(up_to, violating=violating)
         rows = np.flatnonzero(could)
         if len(rows) <= NODES:
@@ -254,7 +254,7 @@ class VictimSearch:
         alone: bool = False,
     ) -> FoundVictims | None:
         """Return the cheapest set that helps, on the nodes of these rows. `never` caches rows where
-        not even ending all pods helps."""
+        not even evicting all pods helps."""
         sets = [
             (cost, row, chosen)
             for row, some in here.items()

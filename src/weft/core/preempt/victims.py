@@ -1,7 +1,8 @@
-"""Pods that may be ended (evicted) for another pod, and the cost of ending them.
+"""Pods that may be ended (evicted) for another pod, and the cost of evicting them.
 
-Costs are compared as by kube-scheduler: fewest violated disruption budgets, lowest highest
-priority, smallest sum of priorities, fewest pods, latest start of the most important pod."""
+Costs are compared as by kube-scheduler: fewest evictions beyond disruption budgets, lowest
+priority of the most important pod, smallest sum of priorities, fewest pods, latest start of the
+most important pod."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 
 
 class Victim(NamedTuple):
-    """Pods that are ended together or not at all: one pod, or a gang.
+    """Pods that are evicted together or not at all: one pod, or a gang.
 
     `priority` is the highest among them, `since_ns` the time at which the first was placed, and
     `budgets` names each disruption budget once for each pod that counts against it."""
@@ -48,8 +49,8 @@ def uids_of(victims: Iterable[Victim]) -> list[str]:
 
 
 class PreemptionCost(NamedTuple):
-    """Cost of ending some pods, compared field by field; smaller is better. `minus_start_ns` is the
-    negative start time of the earliest victim with the highest priority."""
+    """Cost of evicting some pods, compared field by field; smaller is better. `minus_start_ns` is
+    the negative start time of the earliest victim with the highest priority."""
 
     violations: int
     highest: int
@@ -59,7 +60,7 @@ class PreemptionCost(NamedTuple):
 
 
 def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
-    """Count the pods ended beyond what their budgets allow; the most important pods use up the
+    """Count the pods evicted beyond what their budgets allow; the most important pods use up the
     budgets first."""
     left, found = dict(allowed), 0
     for victim in sorted(victims, key=importance):
@@ -74,8 +75,8 @@ def importance(victim: Victim) -> tuple[int, int, tuple[str, ...]]:
 
 def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) -> list[Victim]:
     """Return the victims in the order in which kube-scheduler tries to keep them: first those whose
-    end would violate a budget if all were ended, then the others; each of both parts by falling
-    importance."""
+    eviction would violate a budget if all were evicted, then the others; each of both parts by
+    falling importance."""
     left = dict(allowed)
     violating, others = list[Victim](), list[Victim]()
     for victim in sorted(victims, key=importance):

@@ -3,8 +3,8 @@
 Line 1 is the header: schema, Weft's version, seed, and the profiles with their policies, options
 and weights. Every other line is one event as the engine received it, its time, and the records of
 the decisions that followed. Large snapshots of signals are in a folder next to the file
-(`side.py`). A replay needs nothing else. Lines are chained by hashes (`chain.py`), and the last one
-is an end record.
+(`core/record/side.py`). A replay needs nothing else. Lines are chained by hashes
+(`core/record/chain.py`), and the last one is an end record.
 """
 
 from collections.abc import Callable
@@ -218,7 +218,7 @@ class DecisionLines:
         return self.sealed(self._encoder.encode(line))
 
     def sealed(self, text: bytes) -> bytes:
-        """Add the chain field to an encoded line; `FullError` at the size limit."""
+        """Add the chain field to an encoded line; raises `FullError` at the size limit."""
         self.take(sealed_size(text))
         return self._chain.sealed(text)
 
@@ -227,7 +227,7 @@ class DecisionLines:
         return self._chain.sealed(self._encoder.encode(end))
 
     def take(self, size: int) -> None:
-        """Count bytes that are about to be written; `FullError` if they exceed the limit."""
+        """Count bytes that are about to be written; raises `FullError` if they exceed the limit."""
         if self._most and self.size + size + _END_BYTES > self._most:
             raise FullError(0, f"the file and its signals would exceed {self._most >> 20:,} MiB")
         self.size += size

@@ -64,11 +64,11 @@ class UsageRow(msgspec.Struct, frozen=True):
     """Usage of one group.
 
     `pods` counts pods that held a GPU. `..._hours` are hours multiplied by the number of GPUs, by
-    GiB of GPU memory, or by cores in GPUs. `idle_gib_hours` is memory measured as unneeded,
-    `lent_gib_hours` the part of it that other pods held, `borrowed_gib_hours` memory held beyond
-    the size of the GPU, by the pods bound last. `borrowed_gpu_hours` is set for queues only: GPUs
-    held beyond the queue's guarantee, as `weft queues` counts them. `cost` is unset if no prices
-    are given."""
+    GiB of GPU memory, or by GPU cores (1: those of a whole GPU). `idle_gib_hours` is memory
+    measured as unneeded, `lent_gib_hours` the part of it that other pods held, `borrowed_gib_hours`
+    memory held beyond the size of the GPU, by the pods bound last. `borrowed_gpu_hours` is set for
+    queues only: GPUs held beyond the queue's guarantee, as `weft queues` counts them. `cost` is
+    unset if no prices are given."""
 
     group: str
     pods: int
