@@ -16,8 +16,8 @@ NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
 AT_THE_START = ("weft.host.agent", "weft.node.cri.trial")
-"""Modules that an agent imports only after its start, which a supervisor's server loads in
-advance."""
+"""Modules that an agent imports only after its start; a supervisor imports them before it forks
+agents."""
 
 
 NodeName = Annotated[

@@ -1,4 +1,5 @@
-"""`weft config`: checks a configuration file, shows the defaults and their reasons."""
+"""`weft config`: checks a configuration file, converts those of other schedulers, and shows the
+defaults and their reasons."""
 
 import sys
 from enum import StrEnum

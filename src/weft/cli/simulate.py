@@ -459,7 +459,8 @@ class SimulationStart(NamedTuple):
         return "--snapshot" if self.of_snapshot else "--decisions-from"
 
     def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
-        """Raise `BadInputError` if options for nodes, pods, times or seeds are given too."""
+        """Raise `BadInputError` if options for nodes, pods, demand, times or seeds are given
+        beside this file."""
         if trace is not None:
             raise BadInputError(self.option, f"is a whole cluster and workload; remove {trace}")
         if seeds != 1:

@@ -289,7 +289,8 @@ def grouping_labels(nodes: Sequence[Node]) -> list[str]:
 
 
 class UsualShapes:
-    """The commonest shapes of the pods that `read` yields, counted again once a minute."""
+    """The commonest of the shapes that `read` yields, of those that request GPUs; counted again
+    once a minute."""
 
     def __init__(self, read: Callable[[], Iterable[Shape]]) -> None:
         self._read = read

@@ -78,9 +78,10 @@ class DaySums(msgspec.Struct, frozen=True, array_like=True):
 
 class RecordedSource:
     """A decisions file, read whole at the start. `explain(NAMESPACE/NAME)` returns what `weft
-    explain pod --decisions` prints. The record began at `began_s`, by default at its first event;
-    `elapsed_s` are the moments' times since then, `sums` their sums. With `beside_s`, the elapsed
-    times of another record's moments, this record is shown at the same elapsed times."""
+    explain pod --decisions` prints. The record began at `began_s`, by default at its first
+    event; `elapsed_s` are the moments' times since then; `sums` has each moment's totals over
+    its GPUs and pods. With `beside_s`, the elapsed times of another record's moments, this
+    record is shown at the same elapsed times."""
 
     kind: Kind = "decisions"
     lives = False

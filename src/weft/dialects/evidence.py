@@ -138,8 +138,9 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
 
 
 def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
-    """Return True if Weft's annotations belong to another pod or name another node: then all of the
-    pod's annotations count as copied, those of its system too."""
+    """Return True if the pod is bound to another node, or if Weft's annotations belong to
+    another pod or name another node: then all of the pod's annotations count as copied, those of
+    its system too."""
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return True
     annotations = pod.metadata.annotations or {}

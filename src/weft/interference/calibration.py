@@ -38,8 +38,8 @@ class Calibration(msgspec.Struct, frozen=True):
     families: int = 0
     applications: int = 0
     several: float = 1.2816
-    """Factor for the trees' deviation with several neighbours, calibrated on `companies` sets that
-    were left out."""
+    """Factor for the trees' standard deviation with several co-residents, calibrated on
+    `companies` sets of co-located applications, each predicted by trees trained without it."""
     companies: int = 0
 
     @property

@@ -152,8 +152,8 @@ class LinkedTarget(NamedTuple):
         return np.asarray((linked - self.centre) / self.spread)
 
     def speed(self, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-        """Transform means and deviations of the process back to speeds and their standard
-        deviations."""
+        """Transform means and deviations of the Gaussian process back to speeds and their
+        standard deviations."""
         linked, width = mean * self.spread + self.centre, deviation * self.spread
         if self.link == "log":
             linked = np.exp(np.minimum(linked, np.log(self.fastest)))

@@ -115,8 +115,9 @@ class LoneDisk(msgspec.Struct, frozen=True, gc=False):
 
 
 class MountedVolumes(msgspec.Struct, frozen=True, gc=False):
-    """The volumes that a pod with a node uses, as other pods' demands see them. `lone_claims`
-    (namespace/name) are for one pod alone (ReadWriteOncePod)."""
+    """What a pod's volumes use that limits other pods: attachments that a driver limits, disks,
+    and claims for one pod alone (ReadWriteOncePod). `lone_claims` (namespace/name) are for one
+    pod alone (ReadWriteOncePod)."""
 
     attached: tuple[Attached, ...] = ()
     disks: tuple[LoneDisk, ...] = ()

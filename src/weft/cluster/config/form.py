@@ -471,8 +471,8 @@ class TelemetrySettings(Section, frozen=True):
 
 
 class InterferenceSettings(Section, frozen=True):
-    """Predictions of how much applications slow each other down (at most one file), and how
-    observed slowdown is measured and stored."""
+    """Predictions of how much applications slow each other down (`table` or `model`, not both),
+    and how observed slowdown is measured and stored."""
 
     table: Annotated[
         str,

@@ -55,7 +55,8 @@ class FaultLog:
         log.error(text, subject, why, whose, exc_info=error, extra=fields)
 
     def task(self, task: str, error: Exception) -> None:
-        """Count and log a failure outside decisions, once for each task and kind of error."""
+        """Count a failure outside decisions, and log it if it is the first of this task and kind
+        of error."""
         whose = error.policy if isinstance(error, PolicyError) else type(error).__name__
         self.report(None, in_words(error, task), error, kind=f"{task}: {whose}")
 

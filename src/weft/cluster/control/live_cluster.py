@@ -362,7 +362,7 @@ class EngineCluster:
             self.handle(event)
 
     async def failed(self) -> None:
-        """Wait forever, or raise the error that ended following the API."""
+        """Wait until watching the API server fails for good, then raise the error; never return."""
         await self._stream.failed()
 
     async def stop(self) -> None:

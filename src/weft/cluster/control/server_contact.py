@@ -31,7 +31,8 @@ class ServerContact:
         self._why, self._every_s = "", every_s
 
     async def run(self) -> None:
-        """Request until cancelled."""
+        """Request the API server's version again and again until cancelled, and note when it
+        answered."""
         client = self._live.client
         while True:
             with contextlib.suppress(LostError, NotSentError):

@@ -493,7 +493,7 @@ class ClaimNames:
         return name if _MAKERS.fullmatch(name) else self._names.name(name)
 
     def of_claim(self, claim: Json) -> Json:
-        """Return a ResourceClaim with renamed fields."""
+        """Return the ResourceClaim with the names in its fields replaced."""
         renamed = self._plain({"metadata": claim.get("metadata", {})})
         if spec := claim.get("spec"):
             requests = spec.get("devices", {}).get("requests", [])
@@ -562,7 +562,7 @@ _BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
 
 
 class Marks:
-    """Renames one snapshot's annotations; unknown annotations are dropped."""
+    """Replaces the names in one snapshot's annotations; unknown annotations are dropped."""
 
     def __init__(self, names: Pseudonyms) -> None:
         self._names = names

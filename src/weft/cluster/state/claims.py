@@ -403,7 +403,8 @@ class ClaimView:
         return self._place(uid, {})
 
     def _forget(self, claim: ResourceClaim) -> None:
-        """Drop a claim from its pools, as it is no longer allocated."""
+        """Remove the claim from the users of its devices' pools, as this allocation has ended or
+        changed."""
         uid, allocation = claim.metadata.uid, claim.status.allocation
         for device in allocation.devices.results or () if allocation else ():
             pool = device.driver, device.pool

@@ -217,8 +217,8 @@ def priorities_in_words(group: str, some: Sequence[int | str]) -> str:
 
 
 class _WrittenMembers:
-    """The pods of a group in manifests: some of each schedulerName, and the priorities that
-    occur."""
+    """A group's pods in manifests: in `some` the first few of each schedulerName, in
+    `priorities` all priorities that occur."""
 
     def __init__(self) -> None:
         self.some: dict[str, list[MemberWords]] = {}

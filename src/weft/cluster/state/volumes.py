@@ -289,7 +289,8 @@ class VolumeView:
     # --- a pod's demands ---
 
     def read(self, pod: Pod) -> PodVolumes:
-        """Return the demands of the pod's volumes, for its placement or on its node."""
+        """Return what the pod's volumes demand: the terms that its node must match, and
+        everything else."""
         if not pod.spec.volumes:
             return PodVolumes()
         found = _Found([], {}, dict.fromkeys(self._counted(inline_disks(pod))), {}, [])

@@ -1,4 +1,5 @@
-"""Stores slowdowns observed on shared GPUs in a ConfigMap, so that bans outlive the process.
+"""Stores slowdowns observed on shared GPUs in a ConfigMap, so that bans (applications that are kept
+apart for a while after an eviction) outlive the process.
 
   lead ──▶ read ──▶ experience ──changed──▶ write, once a minute ──▶ ConfigMap, one key
     ▲                   │ a ban ──soon──▶ write, immediately             │

@@ -53,7 +53,8 @@ LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 300
 """Numbers of looks: for each node when nodes are added or removed, for each group of like pods that
 an event checks for waking, and (at least) for each shape that is scored ahead."""
 LOOKS_BESIDE = 4
-"""A rule about other pods costs one look for this many nodes."""
+"""A rule about other pods counts as one look (the work of evaluating one node) for this many
+nodes."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
 """Further looks if a policy matches waiting pods with GPUs: for each pod in the queue, and for one
 matching."""

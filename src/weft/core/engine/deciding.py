@@ -576,5 +576,5 @@ class Journal:
 
     @property
     def _version(self) -> int:
-        """Return the ledger's version, not counting trials."""
+        """Return the ledger's version less the changes that trials made."""
         return self._ledger.version - self._ledger.tried

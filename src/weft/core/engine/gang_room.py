@@ -58,7 +58,8 @@ def _gpus_for(need: Need, table: LedgerTable) -> Ints:
 
 
 def _shares(need: Need, table: LedgerTable, milli: Ints, memory_mib: Ints) -> Ints:
-    """Return how many shares of this size each device has room for at most, [D]."""
+    """Return how many shares of the size that `need` requests fit into each device's `milli` and
+    `memory_mib` at most, [D]."""
     shares = np.full(table.devices, ANY_NUMBER, dtype=np.int64)
     if need.milli:
         shares = milli // need.milli

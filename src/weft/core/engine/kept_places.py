@@ -286,7 +286,8 @@ class KeptPlaces:
             self._ledger.release(place.uid)
 
     def keep_on(self, node: str) -> list[LineTurn]:
-        """Reserve what is free of the places kept on the node; return their turns."""
+        """Reserve what is free of the places kept on the node; return the turns of the pods and
+        groups that they are kept for."""
         there = self.lift(node)
         self._hold([place for turn in there for place in turn.places if place.node == node])
         return there

@@ -325,8 +325,8 @@ class NodeShortfall:
         )
 
     def _cores(self, count: int) -> list[int]:
-        """Return masks of at most `count` pods such that every set that frees the needed GPUs
-        contains one of them."""
+        """Return sets of at most `count` pods, as bit masks: every set of pods that frees the
+        needed GPUs contains at least one of these sets whole."""
         if not self._sums_tell or self._demand.mode not in ("node", "device"):
             return [0]
         table, begin = self._table, self._table.start[self._row]

@@ -239,8 +239,9 @@ class SlowdownEviction:
     def _critical(
         self, counted: Iterable[Holding], tolerance_of: Callable[[str], SlowdownTolerance | None]
     ) -> list[tuple[Holding, SlowdownTolerance]]:
-        """Return the latency-critical pods that have a bound, after recording in their accounts
-        whether they are too slow. For other pods, record whether they are slow alone."""
+        """Return the latency-critical pods that have a slowdown tolerance, after recording in
+        their accounts whether they are too slow. For other pods, record whether they are slow
+        alone."""
         critical = []
         for holding in counted:
             uid = holding.placement.uid

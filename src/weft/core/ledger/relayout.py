@@ -116,7 +116,8 @@ class _Merge:
         new.node_kind[with_gpus] = numbers[new.starts[with_gpus]]
 
     def _tell_parents(self) -> None:
-        """Copy MIG parents, which are stored as offsets from their instances."""
+        """Copy MIG parents, converted from rows of the old or fresh table to those of the new
+        one: a parent keeps its distance from its instance."""
         new, old = self._new, self._old
         parent = self._at(old.device_parent, self._fresh.device_parent)
         was = np.where(self._devices < old.devices, self._devices, self._devices - old.devices)

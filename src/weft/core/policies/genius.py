@@ -54,8 +54,9 @@ class GeniusPolicy(Policy):
     def filter_devices(self, query: Query) -> Bools:
         """Mask of devices whose measured free memory, if known, is enough for the GPU request, [d].
 
-        Without `exact`, a device also passes if the request fits by requests and no more memory is
-        in use than pods had reserved: a late sample still shows pods that have since left."""
+        Without `exact`, a device also passes if the request fits beside what its pods have
+        reserved, and no more memory is in use than they have reserved: a late sample still shows
+        pods that have since left."""
         cards = self._seen.of(query)
         if self.exact:
             return np.asarray(~(query.take_devices(cards.free_mib) < gpu_readings.asked_mib(query)))

@@ -253,8 +253,8 @@ class VictimSearch:
         violating: bool,
         alone: bool = False,
     ) -> FoundVictims | None:
-        """Return the cheapest set that helps, on the nodes of these rows. `never` caches rows where
-        not even evicting all pods helps."""
+        """Return the cheapest set of victims whose end lets the pod fit, on the nodes of these
+        rows; None if none is found. `never` caches rows where not even evicting all pods helps."""
         sets = [
             (cost, row, chosen)
             for row, some in here.items()

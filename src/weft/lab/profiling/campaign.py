@@ -434,7 +434,8 @@ class Campaign:
 
 
 class _Part:
-    """Progress with one isolation: runs done, applications and pairs that failed, and its deadline.
+    """Progress in one isolation mode: runs done, applications and pairs that failed, and its
+    deadline.
 
     `late`: its time is over; `over`: nothing is left to do. `broken` applications failed alone;
     `full` pairs ran out of memory, and are not tried again."""

@@ -115,8 +115,8 @@ class Meter:
         return milli, mib
 
     def used_milli(self) -> int:
-        """Return the GPU milli held now, summed over GPUs: of its cores or its memory, whichever is
-        more."""
+        """Return the thousandths of GPUs held now: for each GPU those of its cores or of its
+        memory, whichever is more, summed up."""
         return int(held_milli(self._engine.ledger.table).sum())
 
     def result(

@@ -39,9 +39,9 @@ class GangTimes(msgspec.Struct, frozen=True):
     """Timed mode, of a trace with gangs; times in seconds of the trace.
 
     A gang waits from the arrival of its minimum number of pods until that many are placed;
-    `never_ran` of the `gangs` never ran, and count in no time. `makespan_s` is from the first
-    arrival to the last end of a gang's pod. `wasted_gpu_s` are GPUs × seconds that pods held
-    before their gang ran, `preempted_gpu_s` those that evicted pods had run."""
+    `never_ran` of the `gangs` never ran; the waiting times leave them out. `makespan_s` is from
+    the first arrival to the last end of a gang's pod. `wasted_gpu_s` are GPUs × seconds that
+    pods held before their gang ran, `preempted_gpu_s` those that evicted pods had run."""
 
     gangs: int
     never_ran: int
@@ -239,9 +239,9 @@ class PolicySummary(msgspec.Struct, frozen=True):
     seeds.
 
     `equal_in_all_seeds` names the means whose value is the same in each of several seeds.
-    `gpu_allocated_at_100_percent` is requested by placed pods when demand equals capacity, None if
-    demand stays lower. No policy can exceed `possible_percent` at the end. `lacks` lists inputs
-    that the policy needs but did not get."""
+    `gpu_allocated_at_100_percent` is the percentage of the GPUs that placed pods request when
+    demand equals capacity; None if demand stays lower. No policy can exceed `possible_percent`
+    at the end. `lacks` lists inputs that the policy needs but did not get."""
 
     policy: str
     seeds: int

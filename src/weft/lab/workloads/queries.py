@@ -1,11 +1,10 @@
 """Answers queries one after another, and prints their latencies at the end, as MLPerf does.
 
 The last line is that of MLPerf Inference v0.5's SingleStream scenario. Ferikoglou et al.'s job
-statistics split it at commas: field 6 has the 90th percentile, field 8 the 99th. Their table says
-milliseconds, but the values are seconds.
+statistics split it at commas: counted from 0, field 6 has the 90th percentile, field 8 the 99th.
+Their table says milliseconds, but the values are seconds.
 
-    TestScenario.SingleStream qps=…, mean=…, time=…, queries=…, tiles=50.0:…,80.0:…,90.0:…,…
-"""
+    TestScenario.SingleStream qps=…, mean=…, time=…, queries=…, tiles=50.0:…,80.0:…,90.0:…,…"""
 
 import statistics
 import sys

@@ -128,8 +128,8 @@ def digest_of(config: Path) -> str:
 
 
 def _check_others(config: Path, patterns: list[str], ours: Path) -> None:
-    """Raise `RuntimeConfigError` if a file that containerd reads later disables NRI or its
-    validator."""
+    """Raise `RuntimeConfigError` if a file names NRI in disabled_plugins, or if a file that
+    containerd reads after our drop-in (`ours`) disables NRI or its default validator."""
     files = [Path(each) for pattern in patterns for each in sorted(glob.glob(pattern))]
     later = False
     for file in (config, *files):

@@ -43,9 +43,9 @@ class KubeletOptions(msgspec.Struct, frozen=True):
 
 
 class DevicePluginPart:
-    """A part of the agent; its counts survive restarts of the part. `registered` is set once the
-    kubelet has accepted all plugins; `listeners` are called then, and after each later
-    registration."""
+    """The part of the agent that serves its device plugins; the counts of the kubelet's calls
+    survive restarts of the part. `registered` is set once the kubelet has accepted all plugins;
+    `listeners` are called then, and after each later registration."""
 
     def __init__(
         self,

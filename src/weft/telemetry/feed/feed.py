@@ -178,7 +178,7 @@ class TelemetryFeed:
         self.window.put_scrape(at_s, values, self._now.now_s)
 
     def put_pods(self, samples: Iterable[PodSamples]) -> None:
-        """Add samples of the residents' own use."""
+        """Add samples of single pods' own use of GPUs."""
         if self.settings.memory_needs:
             self._memory.put(samples, self.devices.gpus, self._now.now_s)
 

@@ -529,7 +529,7 @@ def to_svg(chart: Chart, size: Size = WIDE) -> str:
 
 
 def to_png(chart: Chart) -> bytes:
-    """Return the wide figure as a PNG with twice its pixels."""
+    """Return the wide figure as a PNG, with twice its width and height in pixels."""
     out = io.BytesIO()
     with drawing():
         figure = chart.draw(WIDE)

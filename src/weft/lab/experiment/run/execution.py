@@ -148,7 +148,7 @@ def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float)
 
 
 def _on_disk(path: Path) -> int:
-    """Return a file's size on disk, in whole blocks."""
+    """Return the bytes that a file takes on disk: its size, rounded up to whole blocks."""
     return -(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES
 
 

@@ -88,9 +88,10 @@ class Check(Section, frozen=True, kw_only=True):
 
 
 class AssumedHeadline(Section, frozen=True, kw_only=True):
-    """A difference to show under every assumption of an experiment with the axis assumption.
+    """A difference to show for each level of an experiment's axis `assumption`.
 
-    The difference is `measure` of `scheduler`, in percent of the experiment's baseline."""
+    It says by how much `measure` of `scheduler` differs from the baseline's, in percent of the
+    baseline."""
 
     name: str
     experiment: str

@@ -117,7 +117,8 @@ class SimulatedProgress:
         return self.due(now_ns)
 
     def _windows(self, now_ns: int) -> Iterator[_Seen]:
-        """Yield the containers that ran throughout since the last poll, with their slowdowns."""
+        """Yield the containers that have run without a restart since the last poll, with their
+        slowdowns."""
         before, passed = self._marks, now_ns - self._at_ns
         self._marks, self._at_ns = {}, now_ns
         for gpu in self._model:
