@@ -122,7 +122,7 @@ class AgentPages(Pages):
         return generate_latest(CollectedFamilies(families))
 
     def readiness(self) -> list[HealthCheck]:
-        """Return each part's own report."""
+        """Return a check for each part, with the problem that the part reports."""
         return [HealthCheck(part, check()) for part, check in self._checks.items()]
 
     async def _alive(self, request: web.BaseRequest) -> HttpAnswer:

@@ -48,7 +48,8 @@ class PodAccount(msgspec.Struct, frozen=True):
 
 
 class OverfullGpu(NamedTuple):
-    """A GPU with more charged than it has; `sure` if pods in state `adopted` alone exceed it."""
+    """A GPU that is charged more memory or cores than it has; `sure`: the pods in state `adopted`
+    alone are charged more."""
 
     node: str
     gpu: int

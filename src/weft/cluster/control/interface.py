@@ -170,7 +170,7 @@ class LiveCluster(Protocol):
         ...
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod as the watch showed it last."""
+        """Return the pod as the watch showed it last; None if the watch shows none."""
         ...
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:

@@ -102,8 +102,8 @@ def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
 
 
 def status(ledger: Ledger) -> dict[str, str]:
-    """Return for each of Elastic's resources a JSON string with the percent and MiB of each node's
-    GPUs."""
+    """Return by Elastic's resource a JSON string, the same for all, with each node's GPUs: cores in
+    percent and memory in MiB, available and in total."""
     cards_of: dict[str, list[_Card]] = {}
     for row, node in enumerate(ledger.table.nodes):
         if node.gpus:

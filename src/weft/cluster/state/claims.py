@@ -188,8 +188,8 @@ def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
 def on_card(
     key: DeviceKey, where: str, node: Node, slices: SliceView
 ) -> tuple[Gpu, Gpu | None] | None:
-    """Return the node's GPU that is the device `key`, and None: matched by UUID, or by index if the
-    node's GPUs have no UUIDs.
+    """Return the GPU of `node` that is the device `key`, with None; it is matched by UUID, or by
+    index if the node's GPUs have no UUIDs. `where`: the node's name in the slices.
 
     For a partition that the node does not show, return its card, and the partition (None if its
     size is unknown). Return None if neither is found.

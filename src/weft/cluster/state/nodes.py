@@ -159,7 +159,7 @@ class NodeView:
 
     def called(self, name: str, names: CardNames) -> Node | None:
         """Return the node with the names that KAI (`names`) and Koordinator have for its GPUs, and
-        the GPUs that NVIDIA's plugin gave to pods."""
+        the GPUs that NVIDIA's plugin gave to pods; None if there is no such node."""
         node, given = self.nodes.get(name), self._given.get(name, NONE_GIVEN)
         return None if node is None else called(node, names, self._minors.get(name, {}), given)
 

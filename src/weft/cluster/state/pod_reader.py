@@ -535,7 +535,8 @@ def pod_terms_of(
 
 
 def namespace_selectors_of(pod: Pod) -> list[Labels]:
-    """List the label selectors for namespaces in the pod's terms, required and preferred."""
+    """List the label selectors for namespaces in the pod's affinity terms, required and
+    preferred."""
     affinity, found = pod.spec.affinity, []
     if affinity is None:
         return []

@@ -109,7 +109,7 @@ class GroupedPods:
                 del self._here[pod.spec.node_name]
 
     def of(self, name: str) -> CardNames:
-        """Return the names of this node's cards."""
+        """Return the names that KAI's GPU groups give to this node's GPUs."""
         if name not in self._here:
             return _UNNAMED
         known = self._known.get(name)
@@ -204,7 +204,7 @@ class PodView:
         return "" if pod is None else queue_of(pod)
 
     def decided(self, uid: str) -> Placement | None:
-        """Return the placement that the engine holds for this pod."""
+        """Return the placement that the engine holds for this pod or claim; None if there is none."""
         holding = self._ledger.holdings.get(uid)
         return holding.placement if holding is not None else None
 
@@ -280,8 +280,8 @@ class PodView:
         return self.namespaces.has_moved or bool(self.groups.moved)
 
     def moved(self, most: int) -> Iterator[Event]:
-        """Yield events of at most `most` pods whose terms select other namespaces than before, or
-        whose group changed."""
+        """Yield events of at most `most` pods whose affinity terms select other namespaces than
+        before, or whose group changed."""
         uids = self.namespaces.take_moved(most)
         for uid in (*uids, *self.groups.take_moved(most - len(uids))):
             pod, placed = self._by_uid.get(uid), self._sent.get(uid)
@@ -336,7 +336,8 @@ class PodView:
         self._sent.pop(uid, None)
 
     def there(self, name: str) -> Node | None:
-        """Return the node with other systems' names of its GPUs, which reading bound pods needs."""
+        """Return the node with other systems' names of its GPUs, which reading bound pods needs;
+        None if there is no such node."""
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
@@ -589,7 +590,7 @@ class PodView:
         return the charges by UID.
 
         A GPU that the engine holds for a pod which no watch has shown bound yet is not idle. GPUs
-        of pods in `leaving`, whose events are about to be sent, are.
+        of pods in `leaving`, whose events are about to be sent, count as idle.
         """
         node, uids = self.there(name), self._guessed_on.get(name, set())
         if node is None or not (uids or self.claims.guesses_on(name)):

@@ -355,7 +355,7 @@ class SlowdownObserver:
         return self.slowdown_store.experience.bans(self.slowdown_store.now_ns())
 
     def _application(self, uid: str) -> str:
-        """Return the application of a pod that is not placed."""
+        """Return the application of a pod that is not placed; "" if unknown."""
         pod = self._live.pod_by_uid(uid)
         try:
             return self._live.parse(pod).shape.application if pod is not None else ""
