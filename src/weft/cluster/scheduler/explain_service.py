@@ -342,7 +342,7 @@ class Explainer:
     async def _decided_again(
         self, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
     ) -> MetricsRead | None:
-        """Run `metrics_in_steps`, pausing after each step for as long as it took."""
+        """Return the result of `metrics_in_steps`; pause after each step for as long as it took."""
         steps = metrics_in_steps(self._live.engine, asked, at_ns, place)
         while True:
             began = self._clock()

@@ -209,9 +209,9 @@ def on_card(
 
 
 def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
-    """Return the node's GPU that is the same as `own`, by UUID, else by index. A partition must be
-    one of `card`. A partition without a UUID does not exist yet, and does not match one with a
-    UUID, which may have the same index by chance."""
+    """Return the node's GPU that is the same as `own`, by UUID, else by index; None if there is
+    none. A partition must be one of `card`. A partition without a UUID does not exist yet, and does
+    not match one with a UUID, which may have the same index by chance."""
     uuid, by_index = own.uuid, None
     for gpu in node.gpus:
         if uuid and gpu.uuid == uuid:

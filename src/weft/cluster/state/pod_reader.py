@@ -557,7 +557,7 @@ def _with_keys(
 ) -> tuple[Requirement, ...] | None:
     """Return the label requirements with those of matchLabelKeys (the pod's own values) and
     mismatchLabelKeys (any other values) added. API servers write those of affinity into the
-    selector as well; duplicates are dropped."""
+    selector as well; duplicates are dropped. None, which selects nothing, stays None."""
     if labels is None:
         return None
     more = [Requirement(key, "In", (own[key],)) for key in same if key in own]

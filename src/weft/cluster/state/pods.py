@@ -204,7 +204,8 @@ class PodView:
         return "" if pod is None else queue_of(pod)
 
     def decided(self, uid: str) -> Placement | None:
-        """Return the placement that the engine holds for this pod or claim; None if there is none."""
+        """Return the placement that the engine holds for this pod or claim; None if there
+        is none."""
         holding = self._ledger.holdings.get(uid)
         return holding.placement if holding is not None else None
 
@@ -321,7 +322,7 @@ class PodView:
 
     def resend(self, uid: str) -> Event | None:
         """Return the pod's event once more, after a failed binding, as the pod may have changed
-        since."""
+        since; None if the engine needs none."""
         pod = self._by_uid.get(uid)
         if pod is None:
             return None
@@ -643,7 +644,7 @@ class PodView:
 
     def _over(self, uid: str) -> Event | None:
         """Return the event that ends what a pod holds; also for a pod that an extender bound and no
-        watch has shown bound."""
+        watch has shown bound. None if it holds nothing."""
         holds = self.decided(uid) is not None
         return self._gone(uid) or (self._end(uid) if holds else None)
 
