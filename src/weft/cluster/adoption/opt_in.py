@@ -21,8 +21,8 @@ _ATTEMPTS = 4
 
 
 class OptInRecord(msgspec.Struct, frozen=True):
-    """State of a namespace before the change: its UID, its label's value (None: not set), and if it
-    had any labels; and the value that was written."""
+    """State of a namespace before its opt-in label was set: its UID, the label's value (None: not
+    set), and if it had any labels; `wrote` is the value that was then written."""
 
     uid: str
     before: str | None

@@ -449,7 +449,7 @@ class EngineCluster:
     # --- writing ---
 
     def _begin(self, command: Bind, *, versioned: bool) -> asyncio.Task[Outcome]:
-        """Return the task that binds the pod, begun if there is none. `versioned`: bind the pod
+        """Return the task that binds the pod; begin one if there is none. `versioned`: bind the pod
         only if it has not changed since now, the time of the decision."""
         uid = command.pod.uid
         task = self._binding.get(uid)

@@ -108,7 +108,7 @@ def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
 
 
 def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
-    """Return the node affinity of a volume that is bound to a claim, as `node_terms` does.
+    """Return the node affinity of a volume that is bound to a claim; None for any node.
 
     For a volume of an in-tree plugin, nodes are compared by the zone labels of the CSI driver that
     replaced the plugin, as kube-scheduler does on nodes whose CSINode names the plugin as migrated,
