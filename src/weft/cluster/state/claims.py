@@ -188,11 +188,11 @@ def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
 def on_card(
     key: DeviceKey, where: str, node: Node, slices: SliceView
 ) -> tuple[Gpu, Gpu | None] | None:
-    """Return the GPU of `node` that is the device `key`, with None; it is matched by UUID, or by
-    index if the node's GPUs have no UUIDs. `where`: the node's name in the slices.
+    """Find the device `key` among the GPUs of `node`, and return (GPU, None). The GPU is matched by
+    UUID, or by index if the node's GPUs have no UUIDs; `where` is the node's name in the slices.
 
-    For a partition that the node does not show, return its card, and the partition (None if its
-    size is unknown). Return None if neither is found.
+    For a partition that the node does not show, return (its card, the partition); the latter is
+    None if its size is unknown. Return None if neither is found.
     """
     cards = slices.cards(where)
     index = cards.index_of.get(key, -1)
