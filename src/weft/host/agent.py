@@ -382,7 +382,7 @@ class Composition:
         """Write a CDI device for this grant, to be used once by a container being created; OSError
         if that fails.
 
-        Returns "" if the runtime is not known to apply CDI devices last.
+        Returns its name, "" if the runtime is not known to apply CDI devices last.
         """
         if not puts_cdi_last(self.plugin.runtime):
             return ""

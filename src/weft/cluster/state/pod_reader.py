@@ -163,8 +163,8 @@ def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
 
 
 def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """Read a pod that has a node. Of its constraints only host ports are read, since it holds these
-    there."""
+    """Read a pod that has a node. Of its constraints only host ports are read, since the pod holds
+    these ports on its node."""
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
@@ -236,7 +236,7 @@ def _constrained(request: PodRequest, constraints: Constraints) -> PodRequest:
 
 
 def _counted(shape: Shape, constraints: Constraints) -> Shape:
-    """Return the shape with these constraints, counted as one of the node's `pods`."""
+    """Return the shape with these constraints, and with a request for 1 of the node's `pods`."""
     extended = tuple(sorted((*shape.extended, ("pods", 1))))
     return replace(shape, extended=extended, constraints=constraints)
 

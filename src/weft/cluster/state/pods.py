@@ -119,7 +119,7 @@ class GroupedPods:
         return known
 
     def renamed(self) -> list[str]:
-        """Return the nodes with GPUs whose names changed since the last call."""
+        """Return the nodes on which names of GPUs changed since the last call."""
         stale, self._stale = self._stale, {}
         return sorted(name for name, before in stale.items() if self.of(name) != before)
 
@@ -342,8 +342,8 @@ class PodView:
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
-        """Return True if Weft placed this bound pod: its marks say so now, or did when it was first
-        seen."""
+        """Return True if Weft placed this bound pod: its annotations say so now, or did when it was
+        first seen."""
         first = self._first.get(pod.metadata.uid)
         return placed_by_weft(pod) or (first is not None and bool(first.bound_with))
 

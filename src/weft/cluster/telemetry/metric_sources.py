@@ -89,7 +89,7 @@ class DiscoveredExporters:
         return reading
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Return nothing: applications are not queried one by one."""
+        """Return an empty reading: exporters are not asked for applications' own metrics."""
         return SourceReading([], [])
 
     async def close(self) -> None:
