@@ -35,33 +35,34 @@ SCHEDULER = (
 
 _KINDS = ("resourceslices", "deviceclasses", "resourceclaims")
 CLAIMS = _rights("list watch", *_KINDS, group=_CLAIMS)
-"""In addition to `SCHEDULER`, if the API server has ResourceClaims. Without these rights no claims
-are counted."""
+"""Rights in addition to `SCHEDULER`, if the API server has ResourceClaims. Without these rights no
+claims are counted."""
 
 
 NAMESPACES = _rights("list watch", "namespaces")
-"""In addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's
+"""Rights in addition to `SCHEDULER`. Without these rights it is unknown which namespaces a pod's
 affinity term selects by labels."""
 DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
-"""In addition to `SCHEDULER`, if Koordinator's CRD is installed."""
+"""Rights in addition to `SCHEDULER`, if Koordinator's CRD is installed."""
 GROUPS = {
     KUBERNETES: _rights("list watch", "podgroups", group="scheduling.k8s.io"),
     SCHEDULER_PLUGINS: _rights("list watch", "podgroups", group="scheduling.x-k8s.io"),
     VOLCANO: _rights("list watch", "podgroups", group="scheduling.volcano.sh"),
 }
-"""In addition to `SCHEDULER`, by system, if the API server has its PodGroups. Without these rights
-it is unknown how many pods a group needs, and its pods wait."""
+"""Rights in addition to `SCHEDULER`, by system, if the API server has its PodGroups. Without these
+rights it is unknown how many pods a group needs, and its pods wait."""
 PREEMPTION = (*_rights("delete", "pods"), *_rights("create", "pods/eviction"))
-"""In addition to `SCHEDULER`, if a profile preempts. Without these rights no pod is preempted."""
+"""Rights in addition to `SCHEDULER`, if a profile preempts. Without these rights no pod is
+preempted."""
 BUDGETS = _rights("list watch", "poddisruptionbudgets", group="policy")
-"""In addition to `SCHEDULER`, if a profile preempts. Without these rights disruption budgets are
-ignored."""
+"""Rights in addition to `SCHEDULER`, if a profile preempts. Without these rights disruption
+budgets are ignored."""
 GROUP_STATUS = {
     KUBERNETES: _rights("patch", "podgroups/status", group="scheduling.k8s.io"),
     SCHEDULER_PLUGINS: _rights("patch", "podgroups/status", group="scheduling.x-k8s.io"),
 }
-"""To write conditions on Kubernetes' PodGroups, and the status of scheduler-plugins'; without these
-rights they are not written."""
+"""Rights of a scheduler to write conditions on Kubernetes' PodGroups, and the status of
+scheduler-plugins' PodGroups; without these rights neither is written."""
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:
@@ -84,9 +85,9 @@ CLEANUP = (*_rights("list", "nodes"), *_rights("patch", "nodes/status"))
 STATUS = _rights("list", "nodes", "pods")
 """Rights of a user of `weft status`. ClusterRole weft-inspect has these, and those of `DOCTOR`."""
 STATUS_CLAIMS = _rights("list", *_KINDS, group=_CLAIMS)
-"""In addition to `STATUS` and `DOCTOR`, if the API server has ResourceClaims."""
+"""Rights in addition to `STATUS` and `DOCTOR`, if the API server has ResourceClaims."""
 STATUS_DEVICES = _rights("list", "devices", group="scheduling.koordinator.sh")
-"""In addition to `STATUS` and `DOCTOR`, if Koordinator's CRD is installed."""
+"""Rights in addition to `STATUS` and `DOCTOR`, if Koordinator's CRD is installed."""
 DOCTOR = (*STATUS, *_rights("get", "pods/proxy"))
 """Rights of a user of `weft inspect` and `weft doctor`."""
 ADOPT = (*STATUS, *_rights("list", "namespaces", "configmaps"))
@@ -95,5 +96,5 @@ ADOPT_WRITES = (
     *_rights("get patch", "namespaces"),
     *_rights("get create patch delete", "configmaps"),
 )
-"""In addition to `ADOPT`, for `weft adopt --yes` and `--undo`."""
+"""Rights in addition to `ADOPT`, for `weft adopt --yes` and `--undo`."""
 HOW_TO_GET = "ask for a role with these rights; kubectl auth can-i --list shows your rights"

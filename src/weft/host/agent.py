@@ -122,7 +122,7 @@ class AgentPages(Pages):
         return generate_latest(CollectedFamilies(families))
 
     def readiness(self) -> list[HealthCheck]:
-        """Return each part's own report."""
+        """Return a check for each part, with the problem that the part reports."""
         return [HealthCheck(part, check()) for part, check in self._checks.items()]
 
     async def _alive(self, request: web.BaseRequest) -> HttpAnswer:
@@ -382,7 +382,7 @@ class Composition:
         """Write a CDI device for this grant, to be used once by a container being created; OSError
         if that fails.
 
-        Returns "" if the runtime is not known to apply CDI devices last.
+        Returns its name, "" if the runtime is not known to apply CDI devices last.
         """
         if not puts_cdi_last(self.plugin.runtime):
             return ""

@@ -117,7 +117,7 @@ def distances_in(body: bytes, place: str) -> dict[str, dict[str, float]]:
 
 
 def predicted_table(model: PredictorFile) -> InterferenceTable:
-    """Return the predicted table of every pair of applications that the model knows."""
+    """Return a table with the predictions for every pair of applications that the model knows."""
     from weft.interference.ladder import Predictor
     from weft.interference.table import from_predictors
 

@@ -161,7 +161,7 @@ class StatusPages(Pages):
         ]
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """Answer requests for explanations of pods."""
+        """Answer a request for the explanation of a pod; None for any other page."""
         match request.path.split("/"):
             case ["", "explain", "pods", namespace, name] if namespace and name:
                 return await self._explain(request, namespace, name)
@@ -248,7 +248,7 @@ def _source(plan: SchedulerPlan, live: EngineCluster) -> MetricSource | None:
 def _observer(
     plan: SchedulerPlan, live: EngineCluster, source: MetricSource | None, solos: SoloProfiles
 ) -> SlowdownObserver | None:
-    """Build the observer of slowdowns, if a metrics source can report pods' progress."""
+    """Build the observer of slowdowns; None if no metrics source can report pods' progress."""
     options = _observer_options(plan.config)
     if source is None or not options.metrics:
         return None

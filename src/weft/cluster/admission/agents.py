@@ -145,9 +145,9 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
 
 
 def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
-    """Build the policy on evictions. An eviction names a pod but not the pod's node, so the policy
-    gets the pods of the namespace as parameters. A pod's node never changes, and the UID excludes a
-    later pod of the same name."""
+    """Build the policy that lets an agent evict only pods on its own node, named by UID. An
+    eviction names a pod but not the pod's node, so the policy gets the pods of the namespace as
+    parameters. A pod's node never changes, and the UID excludes a later pod of the same name."""
     uid = (
         "has(object.deleteOptions) && has(object.deleteOptions.preconditions) && "
         "has(object.deleteOptions.preconditions.uid) && "
@@ -190,7 +190,7 @@ def _by_agents(
     name: str, rule: Rule, agents: Sequence[str], validations: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Build a policy on requests of these agents, given by user name; `variables.nodes` holds the
-    token's node."""
+    node of the pod to which the agent's token is bound."""
     extra, claim = "request.userInfo.extra", quoted(NODE_CLAIM)
     nodes = f"has({extra}) && {claim} in {extra} ? {extra}[{claim}] : []"
     return denying_policy(

@@ -229,7 +229,7 @@ def _metadata(field: str) -> tuple[str, str]:
 
 def _may_forge() -> str:
     """Return CEL that is true if a pod is created with annotations or labels of an assignment, or
-    its metadata changes."""
+    its annotations or labels change."""
     marked, changed = [], []
     for field in ("annotations", "labels"):
         own = f"object.metadata.{field}"

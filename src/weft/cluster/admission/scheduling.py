@@ -12,7 +12,7 @@ API = "admissionregistration.k8s.io/v1"
 NAME = "weft-schedule"
 DEFAULT_SCHEDULER = "default-scheduler"
 OPTED_IN = {"matchLabels": {SCHEDULE: SCHEDULE_ENABLED}}
-"""Selects namespaces in which pods without a scheduler are given to Weft."""
+"""Selector of the namespaces in which pods that name no scheduler are given to Weft."""
 
 
 def asking_pods() -> tuple[dict[str, Any], list[dict[str, Any]]]:

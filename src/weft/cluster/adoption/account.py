@@ -48,7 +48,8 @@ class PodAccount(msgspec.Struct, frozen=True):
 
 
 class OverfullGpu(NamedTuple):
-    """A GPU with more charged than it has; `sure` if pods in state `adopted` alone exceed it."""
+    """A GPU that is charged more memory or cores than it has; `sure`: the pods in state `adopted`
+    alone are charged more."""
 
     node: str
     gpu: int
@@ -169,7 +170,7 @@ def _claim_accounts(view: PodView, nodes: Iterable[Node]) -> Iterator[PodAccount
 
 
 def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[OverfullGpu]:
-    """Yield overcharged GPUs, by node and index."""
+    """Yield the GPUs that are charged more memory or cores than they have, node by node."""
     here: dict[tuple[str, int], list[tuple[PodAccount, Share]]] = {}
     for pod in pods:
         for share in pod.shares:
@@ -186,7 +187,8 @@ def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[Ove
 
 
 def _with_overfull(pod: PodAccount, overfull: Iterable[OverfullGpu]) -> PodAccount:
-    """Mark the pod as conflicting if it and others were certainly given more than a GPU has."""
+    """Return the pod's charge, in state `conflicting` if pods in state `adopted`, this one among
+    them, are charged more of a GPU than it has."""
     for gpu in overfull:
         if gpu.sure and pod.state == "adopted" and pod.full_name in gpu.pods:
             why = (

@@ -21,8 +21,8 @@ _ATTEMPTS = 4
 
 
 class OptInRecord(msgspec.Struct, frozen=True):
-    """State of a namespace before the change: its UID, its label's value (None: not set), and if it
-    had any labels; and the value that was written."""
+    """State of a namespace before its opt-in label was set: its UID, the label's value (None: not
+    set), and if it had any labels; `wrote` is the value that was then written."""
 
     uid: str
     before: str | None
@@ -31,7 +31,8 @@ class OptInRecord(msgspec.Struct, frozen=True):
 
 
 class OptInChange(NamedTuple):
-    """Outcome for a namespace; `done` is False if the namespace was left unchanged."""
+    """Outcome for a namespace, in words; `done` is False if its label could not be set or
+    restored."""
 
     namespace: str
     text: str
@@ -93,7 +94,7 @@ async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bo
 
 
 class _Records(dict[str, OptInRecord]):
-    """Records by namespace, with their ConfigMap; `there` is True if the ConfigMap exists."""
+    """Records by namespace, with their ConfigMap; `there` is True if the ConfigMap has any."""
 
     def __init__(self, config_map: OwnConfigMap, texts: dict[str, str]) -> None:
         self.config_map, self.there = config_map, bool(texts)
@@ -119,8 +120,8 @@ def _record(meta: ObjectMeta) -> OptInRecord:
 async def _set(
     client: ApiClient, name: str, record: OptInRecord, value: str | None, namespace: MetaOnly
 ) -> bool:
-    """Set the label if its present value is the recorded or the written one; return True if it is
-    set."""
+    """Set the namespace's label to `value` (None: remove the label), unless others changed the
+    label or recreated the namespace; return True if the label has this value now."""
     for _ in range(_ATTEMPTS):
         meta = namespace.metadata
         labels = dict(meta.labels or {})

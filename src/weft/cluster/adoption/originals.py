@@ -102,7 +102,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
         (r"nvidia.*device-plugin|(?:^|/)k8s-device-plugin", "nvidia", "device plugin"),
     )
 )
-"""Patterns for a workload's name or its containers' images; the first match counts."""
+"""Patterns for a workload's name or its containers' images, each with the workload's system and
+role; the first match counts."""
 
 
 def originals_of(

@@ -99,7 +99,8 @@ def _check_ports(config: Configuration) -> None:
 
 
 def _check_door(extender: ExtenderSettings) -> None:
-    """Check that a remotely reachable extender verifies its clients, as they may bind any pod."""
+    """Check that a remotely reachable extender verifies its clients, as they may bind any pod,
+    unless `anyone_may_bind` is set."""
     if not extender.enabled or is_loopback(extender.address):
         return
     if not (extender.client_authority_file or extender.anyone_may_bind):

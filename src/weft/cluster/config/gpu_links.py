@@ -43,7 +43,7 @@ class GpuLinksRule(Section, frozen=True):
 
 
 def links_rules(rules: Sequence[GpuLinksRule]) -> list[LinksRule]:
-    """Convert the rules for reading nodes; `BadInputError` names the first invalid one."""
+    """Convert the configured rules to `LinksRule`s; `BadInputError` names the first invalid one."""
     return [
         LinksRule(rule.links(f"gpuLinks[{at}].matrix"), rule.nodes, rule.labels)
         for at, rule in enumerate(rules)

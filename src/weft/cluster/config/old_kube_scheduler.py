@@ -167,7 +167,8 @@ def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedu
 
 
 def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
-    """Replace the lock by leases, the only kind that kube-scheduler still has."""
+    """Replace the leader election's resourceLock by leases, the only lock that kube-scheduler still
+    has."""
     if isinstance(value, Mapping) and value.get("resourceLock") not in (None, "leases"):
         where, lock = f"{place}.leaderElection.resourceLock", str(value["resourceLock"])
         left_out.append(LeftOut(where, lock, "leases are the only lock left, and replace it"))

@@ -22,7 +22,8 @@ class FaultLog:
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def observe(self, command: Faulted) -> bool:
-        """Log the engine's report of a failed decision; return True if it is about a pod."""
+        """Log the engine's report of a failed decision; return True if the decision is about a
+        pod."""
         record = command.record
         pod = record if command.pod is not None else None
         self.report(pod, record.fault, command.error, cycle=record.seq)
@@ -38,7 +39,8 @@ class FaultLog:
         kind: str = "",
     ) -> None:
         """Count a failure, and log it unless one of the same pod and `kind` was logged before.
-        `pod` is None if it is about no pod; `why` describes it, and is the default `kind`."""
+        `pod` is None for a failure about no pod; `why` describes the failure, and is the default
+        `kind`."""
         self.count += 1
         name = f"{pod.namespace}/{pod.name}" if pod is not None else ""
         key = name, kind or why

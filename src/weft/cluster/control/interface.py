@@ -60,8 +60,8 @@ class BindOutcome(msgspec.Struct, frozen=True, gc=False):
 class Notice(msgspec.Struct, frozen=True, gc=False):
     """A message for people that is not a decision, about a pod, or about a node if `pod` is None.
 
-    `waits`: the pod waits because of it, so it also becomes the pod's PodScheduled condition. An
-    empty `text` clears this reason.
+    `waits`: the pod waits for the reason in `text`, which also becomes the message of its
+    PodScheduled condition; with an empty `text` the pod no longer waits for such a reason.
     """
 
     reason: str
@@ -170,7 +170,7 @@ class LiveCluster(Protocol):
         ...
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod as the watch showed it last."""
+        """Return the pod as the watch showed it last; None if the watch shows none."""
         ...
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
@@ -210,7 +210,8 @@ class ClusterView(LiveCluster, Protocol):
     decide: Decide
     """The engine's `handle`, or a recorder's function that calls it."""
     may_write: MayWrite | None
-    """Returns True if the lease lasts for this many more seconds; None if there is no lease."""
+    """Function that returns True if the lease lasts for this many more seconds; None if there is no
+    lease."""
     binder: Binder
     optional: OptionalFeeds
     """Feeds of kinds that the API server may lack, or that this process may lack rights to read."""

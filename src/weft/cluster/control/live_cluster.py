@@ -130,8 +130,8 @@ def bind_request(
 ) -> BindRequest:
     """Return the Binding's request. `term` is the leader's, 0 without a lease; `limits` how far the
     ledger overcommits GPUs; `closed` returns why the node no longer takes the pod, "" if it does.
-    `version` is the pod's at the decision; `unchanged` returns True if a later version of the pod
-    requests the same."""
+    `version` is the pod's resourceVersion at the decision ("": any); `unchanged` returns True if a
+    later version of the pod requests the same."""
     request, placement = command.pod, command.placement
     most_permille = max(limits.overcommit_permille, limits.harvest_permille)
     marks, record = written(request, placement, node, now_ns, most_permille=most_permille)
@@ -165,8 +165,8 @@ def _may_tell_of_ends(pod: Pod) -> bool:
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
-    """Return a check that a pod still requests what `request` did at the decision, ignoring claims
-    bound since then."""
+    """Return a check that a pod still requests what `request` did at the decision, ignoring volume
+    claims bound since then."""
 
     def unchanged(now: Pod) -> bool:
         try:
@@ -387,11 +387,11 @@ class EngineCluster:
         return read_asked(pod, self.settings)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod as the watch showed it last."""
+        """Return the pod as the watch showed it last; None if the watch shows none."""
         return self._pods.pods.get((namespace, name))
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        """Return the pod with this UID as the watch showed it last."""
+        """Return the pod with this UID as the watch showed it last; None if there is none."""
         return self._pods.by_uid(uid)
 
     def stuck(self, now: datetime.datetime | None = None) -> list[StuckPod]:
@@ -436,7 +436,7 @@ class EngineCluster:
         return left
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod as the API has it now."""
+        """Return the pod as the API has it now; None if there is none."""
         try:
             return await self._client.get(PODS, namespace, name)
         except NotFoundError:
@@ -449,7 +449,7 @@ class EngineCluster:
     # --- writing ---
 
     def _begin(self, command: Bind, *, versioned: bool) -> asyncio.Task[Outcome]:
-        """Return the task that binds the pod, begun if there is none. `versioned`: bind the pod
+        """Return the task that binds the pod; begin one if there is none. `versioned`: bind the pod
         only if it has not changed since now, the time of the decision."""
         uid = command.pod.uid
         task = self._binding.get(uid)
@@ -526,8 +526,8 @@ class EngineCluster:
     # --- reading changes ---
 
     def _close_nodes(self, changes: list[Change[Any]]) -> None:
-        """Report closed nodes to the engine at once, so that the next decision already avoids
-        them."""
+        """Report nodes that became not ready, were tainted or deleted to the engine at once, so
+        that the next decision already avoids them."""
         closures = [closed for change in changes if (closed := self._nodes.take_node(change))]
         if closures:
             self.handle(NodesClosed(tuple(closures)))
@@ -658,8 +658,8 @@ class EngineCluster:
         return self._nodes.nodes.get(node) if self.leadership.here else None
 
     def _tell_moved(self) -> None:
-        """Report some of the pods whose terms select other namespaces than before, or whose group
-        changed."""
+        """Report some of the pods whose affinity terms select other namespaces than before, or
+        whose group changed."""
         for event in self._pods.moved(_MOVED_PODS):
             self.handle(event)
 

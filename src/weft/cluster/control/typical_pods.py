@@ -32,10 +32,11 @@ class TypicalInput:
     """Sends the counts of typical pods to the engine at most every `every_s`, if they changed, and
     if there are at least `least_pods` pods.
 
-    New counts make a policy score every node again: the interval follows changes over a day, at
-    little cost. Policies with the input `TYPICAL_PODS` (fgd) get the present GPU pods: pods without
-    a GPU cause no fragments, and have too many sizes. Policies with the input `POPULAR_PODS` get
-    all pods that came, also ended ones and pods without a GPU on GPU nodes; older pods count less.
+    As new counts make a policy score every node again, they are sent only often enough to follow
+    changes over a day. Policies with the input `TYPICAL_PODS` (fgd) get the present GPU pods: pods
+    without a GPU cause no fragments, and have too many sizes. Policies with the input
+    `POPULAR_PODS` get all pods that came, also ended ones and pods without a GPU on GPU nodes;
+    older pods count less.
     """
 
     def __init__(

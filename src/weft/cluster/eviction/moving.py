@@ -147,8 +147,8 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
 
 
 async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) -> str:
-    """Return the node of a pending pod as soon as it is bound; "" if not within `wait_s`
-    seconds."""
+    """Return the node of a pending pod as soon as it is bound; "" if it is gone, or not bound
+    within `wait_s` seconds."""
     until = client.clock.monotonic() + wait_s
     while True:
         pods = await everything(client, PODS, namespace)

@@ -104,7 +104,8 @@ class OverbookingGuard:
             self._report_doubts()
 
     def _changed(self, name: str) -> bool:
-        """Return True if a node's account changed since the last check."""
+        """Return True if what the ledger charges on the node changed since the last check, or if
+        the node is gone."""
         table = self._engine.ledger.table
         row = table.row_of.get(name)
         return row is None or bool(table.changed_at[row] > self._looked_at)

@@ -28,8 +28,8 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class PastScheduler:
-    """Watch over one cluster's pods of Weft's that Weft did not bind, active while `leading`.
-    `here` are the UIDs of these pods."""
+    """Watch over the pods that name Weft as scheduler but that Weft did not bind: while
+    `leading`, reports them, and evicts them if configured. `here` are their UIDs."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class PastScheduler:
         )
 
     def check(self) -> None:
-        """Find pods of Weft's that Weft did not bind; report new ones, and begin to evict if
-        configured."""
+        """Find pods that name Weft as scheduler but that Weft did not bind; while leading, report
+        new ones, and begin to evict them if configured."""
         known_by = self._pods.assumed | self._pods.told
         pods = {uid: pod for uid in known_by if (pod := self._pods.by_uid(uid))}
         self.here = frozenset(uid for uid, pod in pods.items() if self._is_past_us(pod))

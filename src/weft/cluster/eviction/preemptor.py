@@ -173,7 +173,8 @@ class Preemptor:
         await ask()
 
     async def _ask(self, pod: Pod, why: PreemptedFor) -> bool:
-        """Request the pod's end (DELETE or eviction); return True if the pod ends, or may end."""
+        """Request the pod's end (DELETE or eviction); return True if the API server
+        accepted. Report a refusal or failure to the engine."""
         meta, text = pod.metadata, preempted_in_words(why)
         refused = ""
         try:

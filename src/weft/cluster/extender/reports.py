@@ -11,7 +11,7 @@ from weft.model import Gpu, GpuMemoryRequest, Node
 ELASTIC_RESOURCES = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
 
 NameOf = Callable[[str], tuple[str, str]]
-"""Returns a pod's namespace and name by UID."""
+"""Function that returns a pod's namespace and name by its UID."""
 
 
 class InspectedPod(msgspec.Struct, frozen=True, rename="camel"):
@@ -102,8 +102,8 @@ def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
 
 
 def status(ledger: Ledger) -> dict[str, str]:
-    """Return for each of Elastic's resources a JSON string with the percent and MiB of each node's
-    GPUs."""
+    """Return, by Elastic GPU's resource, one JSON string that is the same for all resources: each
+    node's GPUs, with cores in percent and memory in MiB, available and in total."""
     cards_of: dict[str, list[_Card]] = {}
     for row, node in enumerate(ledger.table.nodes):
         if node.gpus:

@@ -43,8 +43,8 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def default_routes(elastic: ElasticPriority = "binpack", gpushare: str = "gpushare") -> list[Route]:
-    """Return the three paths. `elastic` is the value of Elastic GPU's option `-priority`,
-    `gpushare` a policy's name."""
+    """Return the routes of Weft's, Elastic GPU's and gpushare's paths. `elastic` is the value of
+    Elastic GPU's option `-priority`, `gpushare` a policy's name."""
     policies = {WEFT: "", ELASTIC: ELASTIC_POLICIES[elastic], GPUSHARE: gpushare}
     return [route_at(path, policy) for path, policy in policies.items()]
 

@@ -58,7 +58,7 @@ LARGE_BYTES = 65_536
 class PodCache:
     """Caches the requests of pods; the least recently used are dropped.
 
-    A pod is parsed again when its content changes, or `settings` that influence how it is read.
+    A pod is parsed again when its content or the `settings` by which pods are read have changed.
     `parsed` counts parses.
 
     The cache key is the pod's whole content, never just the UID in the request: a request with
@@ -184,8 +184,9 @@ class Extender:
         return ExtenderReply(200, encode(list(map(HostPriority, args.names, node_scores))))
 
     def preempt(self, route: Route, body: bytes) -> ExtenderReply:
-        """Return the nodes on which ending pods would free the requested GPUs, with these victims:
-        kube-scheduler's proposed ones if they are enough, otherwise other pods on the GPUs."""
+        """Return the nodes on which preempting pods would free the requested GPUs, each with its
+        victims: those that kube-scheduler proposed if they are enough, otherwise other pods on the
+        GPUs."""
         if not body:
             return _NO_BODY
         try:

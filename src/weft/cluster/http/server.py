@@ -81,7 +81,7 @@ class LimitedConnection(web.RequestHandler):
         return response
 
     def answering(self, now: bool) -> None:
-        """Begin or end answering a request; while not answering, the next head is awaited.
+        """Begin (`now`) or end answering a request; while not answering, the next head is awaited.
 
         After `leaving`, no further request is awaited.
         """

@@ -68,7 +68,7 @@ async def follow_certificate(
 
 def _state(*files: Path) -> list[tuple[int, int, int] | None]:
     """Return the modification time, inode and size of each file, which identify its present
-    content."""
+    content; None for a file that cannot be read."""
     return [_of_file(file) for file in files]
 
 

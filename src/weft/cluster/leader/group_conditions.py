@@ -60,7 +60,8 @@ class GroupConditions:
         self._task = LeaderTask(self._write_all, self._has_work, "conditions of PodGroups")
 
     def lead(self) -> None:
-        """Begin to lead: conditions for pods bound before may not have been written."""
+        """Begin to lead, and write the conditions of groups whose pods were bound before, if they
+        are missing."""
         self.leading = True
         for pod in list(self._pods.pods.values()):
             if pod.spec.scheduling_group is not None and pod.spec.node_name:

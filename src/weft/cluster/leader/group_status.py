@@ -80,7 +80,7 @@ class GroupStatuses:
         self._task = LeaderTask(self._write_all, self._has_work, "statuses of PodGroups")
 
     def lead(self) -> None:
-        """Begin to lead: statuses may be out of date."""
+        """Begin to lead, and correct statuses that are out of date."""
         self.leading = True
         self.observe(pod for pod in self._pods.pods.values() if pod.spec.node_name)
 
@@ -193,7 +193,8 @@ class GroupStatuses:
 
 
 def phase_of(placed: int, counts: Counter[str], least: int) -> str:
-    """Return the phase of a group: `placed` of its pods have nodes, `counts` are these by phase."""
+    """Return the phase of a group with `placed` pods that have nodes; `counts` are these pods by
+    their phase, `least` is the group's minMember."""
     running, succeeded, failed = (counts[each] for each in ("Running", "Succeeded", "Failed"))
     if succeeded >= least:
         return "Finished"

@@ -49,7 +49,7 @@ class StartedMarks:
         self._task = LeaderTask(self._write_all, self._has_work, "annotations of started pods")
 
     def lead(self) -> None:
-        """Begin to lead: pods that already run may lack their annotations."""
+        """Begin to lead, and write the annotations that running pods still lack."""
         self.leading = True
         self.observe(self._pods.pods.values())
 

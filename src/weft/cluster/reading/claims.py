@@ -93,7 +93,8 @@ NO_CLAIMS = ReadClaims(SliceView(), ClaimView())
 
 
 def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]:
-    """Return findings about claims and slices; empty if there are no problems."""
+    """Return the problems of claims and slices; without problems one good finding, or none if there
+    are no claims."""
     findings = []
     if read.unread:
         text = (

@@ -91,8 +91,8 @@ def more_nodes(nodes: Sequence[Node], waiting: Sequence[PodRequest]) -> list[Mor
 
 
 def _waiting(cluster: ClusterReading, names: Collection[str]) -> list[PodRequest]:
-    """Return the pods for which a scheduler found no room, the oldest first; without pods that only
-    their queue's limit holds back."""
+    """Return the GPU pods for which a scheduler found no room, the oldest first; without pods that
+    only their queue's limit holds back."""
     requests = []
     for pod in sorted(cluster.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
         if pod.spec.node_name or pod.ended or pod.spec.scheduler_name not in names:

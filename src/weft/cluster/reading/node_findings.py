@@ -63,8 +63,8 @@ def agents_per_node(cluster: ClusterReading) -> DoctorFinding:
 
 
 def offers(cluster: ClusterReading) -> DoctorFinding:
-    """Check that the agents' offers are readable and of one version, and fail closed if the runtime
-    can."""
+    """Check that agents' offers (node annotations) can be read and are of one version, and that no
+    container starts without its share while an agent is away."""
     check = "agents' offers"
     offers: dict[str, AgentOffer] = {}
     broken = []

@@ -46,7 +46,8 @@ _TIMEOUT_S = 5.0
 
 
 class PodOnGpu(msgspec.Struct):
-    """A pod on a GPU: reserved MiB and thousandths, used MiB and share of time (None: unknown).
+    """A pod on a GPU: reserved MiB and thousandths of the GPU's cores, used MiB and the share of
+    time in use (None: unknown).
 
     `by` is the source of the reservation: the delivery record, the system's own annotations, or,
     for GPUs that NVIDIA's device plugin gave, the node's agent. If it is "claim", the reservation

@@ -264,7 +264,8 @@ def _versions(
 
 
 def _tag(image: str) -> str:
-    """Return the image's tag; without one the beginning of its digest, or the image's name."""
+    """Return the image's tag; without one the beginning of its digest, or else "no tag (IMAGE)"; ""
+    for no image."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     if tag or digest:

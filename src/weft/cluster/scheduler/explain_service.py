@@ -342,7 +342,7 @@ class Explainer:
     async def _decided_again(
         self, asked: PlacementQuestion, at_ns: int, place: AlternativePlacement
     ) -> MetricsRead | None:
-        """Run `metrics_in_steps`, pausing after each step for as long as it took."""
+        """Return the result of `metrics_in_steps`; pause after each step for as long as it took."""
         steps = metrics_in_steps(self._live.engine, asked, at_ns, place)
         while True:
             began = self._clock()
@@ -401,7 +401,8 @@ class Explainer:
         return self._explanation(pod, "pending", NOWHERE, **more)
 
     def _on_nodes(self, known: Assessment) -> list[str]:
-        """Note nodes that need attention: cordoned, not ready, or with overbooked GPUs."""
+        """Return notes on nodes that need attention: cordoned, not ready, or with overbooked
+        GPUs."""
         live, table = self._live, self._live.engine.ledger.table
         with_gpus = (table.gpus > 0) | (not known.demand.needs)
         rows = np.flatnonzero((known.codes == Code.UNSCHEDULABLE) & with_gpus).tolist()
@@ -476,7 +477,8 @@ class Explainer:
     def _on_preemption(
         self, request: PodRequest, pod: Pod, changes: tuple[SuggestedChange, ...]
     ) -> list[str]:
-        """Note which pods are preempted for the pod, or would be if its profile preempted."""
+        """Return a note on the pods that are preempted for the pod, or would be if its profile
+        preempted."""
         engine = self._live.engine
         if (kept := engine.preemption.nominations.get(request.uid)) is not None:
             return [node_kept_for(engine, kept, self._live.pods.name_of)]
@@ -501,7 +503,7 @@ _END = object()
 def _beyond_advertised(
     table: LedgerTable, known: Assessment, summary: FeasibilitySummary
 ) -> list[str]:
-    """Note GPU resources of which nodes advertise too little, if that keeps the pod from
+    """Return notes on GPU resources of which nodes advertise too little, if that keeps the pod from
     fitting."""
     notes = []
     for lacks in summary.reasons:

@@ -121,8 +121,8 @@ class BindingComparer:
         )
 
     def _fragments_of(self, pod: PodRequest) -> NodeShares:
-        """Return the table that measures the cluster's fragmentation for typical pods, made anew if
-        they may have changed."""
+        """Return the table that measures the cluster's fragmentation for typical pods; it is made
+        again from time to time, as these pods change."""
         table, generation = self._engine.ledger.table, self._engine.ledger.generation
         self._since += 1
         stale = generation != self._generation or self._since >= _COUNT_ANEW

@@ -627,7 +627,7 @@ class Marks:
         return json.dumps(known)
 
     def _allocation(self, text: str) -> str | None:
-        """Rename the containers in `{"<container>": {"<gpu>": units}}`."""
+        """Rename the containers in `{"<container>": {"<gpu>": units}}`; None if it is malformed."""
         value = _object(text)
         if value is None:
             return None

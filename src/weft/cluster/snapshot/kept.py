@@ -295,7 +295,7 @@ def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer]
 
 def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
     """Return the variables that can give a container GPUs, without their values, except values that
-    give none."""
+    give none; None if there are no such variables."""
     gpu_env = [variable for variable in env or () if variable.name in _GPU_ENV]
     return [
         variable if variable.value in HARMLESS_ENV else EnvVar(variable.name)
@@ -371,7 +371,7 @@ def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:
 
 def _ends(statuses: Iterable[ContainerStatus] | None) -> list[ContainerStatus] | None:
     """Return the statuses of containers that ran out of GPU memory, with a fixed text instead of
-    their messages."""
+    their messages; None if there are none."""
     ends = []
     for status in statuses or ():
         state, last = _end(status.state.terminated), _end(status.last_state.terminated)

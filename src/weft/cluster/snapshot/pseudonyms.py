@@ -16,8 +16,9 @@ _GPU = re.compile(r"\b(GPU|MIG)-[0-9A-Za-z-]+")
 class Pseudonyms:
     """Collects every name first, returning it unchanged; after `allot`, returns pseudonyms.
 
-    `words` are returned unchanged by `word`. `sorted_names` are always hashed, since their order
-    matters. `uuids` are the GPUs' UUIDs, some of which may have an unusual form."""
+    `words` are returned unchanged; but `name` hashes those that are also in `sorted_names`, since
+    the order of these names matters. `uuids` are the GPUs' UUIDs, some of which may have an unusual
+    form."""
 
     def __init__(
         self, words: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]

@@ -1,6 +1,6 @@
 """Loads a snapshot into the views, ledger and engine of a live scheduler.
 
-  state = snapshot_state(read(path), profiles_and_the_rest)      # see `weft.cli.snapshot_files`
+  state = snapshot_state(read(path), make)      # for `make` see `weft.cli.snapshot_files`
   state.live.engine.ledger            holdings of all pods
   state.live.engine.assess(…)         nodes where a pod fits, with scores
   state.nodes, state.bound, state.pending()

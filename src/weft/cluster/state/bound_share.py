@@ -84,8 +84,8 @@ DOUBTS = (
 class Doubt(NamedTuple):
     """A problem with a bound pod's GPUs that is reported to people: an event's reason and text.
 
-    `unsure`: the pod may hold less than it is charged, so no other pod is evicted for it. `kind` is
-    the kind of bad input as which the problem is counted; None if it is not.
+    `unsure`: the pod may hold less than it is charged, so no other pod is evicted because of its
+    charge. `kind` is the kind of bad input as which the problem is counted; None if it is not.
     """
 
     reason: str
@@ -95,7 +95,8 @@ class Doubt(NamedTuple):
 
 
 class BoundShare(NamedTuple):
-    """The charge for a pod. `why` says what was assumed if its marks do not name its GPUs, else "".
+    """The charge for a pod. `why` says what was assumed if its marks (annotations and labels) do
+    not name its GPUs, else "".
 
     `moves`: the charge may change with what other pods on the node hold. `doubts`: problems with
     its marks. `told` describes the charge if it is what the node's agent reports, else ""; no other
@@ -351,8 +352,8 @@ def with_record(
     requests.
 
     `shown` is the node as the API shows it, where its agent states whether it follows such records;
-    if it may, a pod without GPUs is charged those in the record. If other marks are in doubt
-    already, nothing is added.
+    if the agent may follow them, a pod without GPUs is charged those in the record. If the charge
+    is in doubt or assumed already, nothing is added.
     """
     text = (pod.metadata.annotations or {}).get(DELIVERY)
     if text is None or held.doubts or held.why:
@@ -417,8 +418,8 @@ def guessed(
 ) -> BoundShare:
     """Return the charge of a pod or claim whose GPUs on its node are unknown.
 
-    `perhaps_on` are GPUs that its marks name incompletely: if it requests whole GPUs, it has at
-    least these.
+    `perhaps_on` are GPUs that the pod's annotations and labels name incompletely: if the pod
+    requests whole GPUs, it has at least these.
     """
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
     named = [gpu for gpu in cards if gpu.index in perhaps_on]

@@ -188,11 +188,11 @@ def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
 def on_card(
     key: DeviceKey, where: str, node: Node, slices: SliceView
 ) -> tuple[Gpu, Gpu | None] | None:
-    """Return the node's GPU that is the device `key`, and None: matched by UUID, or by index if the
-    node's GPUs have no UUIDs.
+    """Find the device `key` among the GPUs of `node`, and return (GPU, None). The GPU is matched by
+    UUID, or by index if the node's GPUs have no UUIDs; `where` is the node's name in the slices.
 
-    For a partition that the node does not show, return its card, and the partition (None if its
-    size is unknown). Return None if neither is found.
+    For a partition that the node does not show, return (its card, the partition); the latter is
+    None if its size is unknown. Return None if neither is found.
     """
     cards = slices.cards(where)
     index = cards.index_of.get(key, -1)
@@ -209,9 +209,9 @@ def on_card(
 
 
 def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
-    """Return the node's GPU that is the same as `own`, by UUID, else by index. A partition must be
-    one of `card`. A partition without a UUID does not exist yet, and does not match one with a
-    UUID, which may have the same index by chance."""
+    """Return the node's GPU that is the same as `own`, by UUID, else by index; None if there is
+    none. A partition must be one of `card`. A partition without a UUID does not exist yet, and does
+    not match one with a UUID, which may have the same index by chance."""
     uuid, by_index = own.uuid, None
     for gpu in node.gpus:
         if uuid and gpu.uuid == uuid:

@@ -181,8 +181,8 @@ class _Members:
         _one_less(self.priorities, words.priority)
 
     def _said(self) -> tuple[object, ...]:
-        """Return the facts about the group that its pods' readings depend on. They rarely change,
-        so that pods are rarely read again."""
+        """Return the facts about the group on which the reading of each of its pods depends. These
+        facts rarely change, so that pods are rarely read again."""
         shown = self.elsewhere.values(), self.priorities
         return frozenset(self.sizes) - {0}, *(tuple(islice(each, _NAMED + 1)) for each in shown)
 
@@ -217,8 +217,8 @@ def priorities_in_words(group: str, some: Sequence[int | str]) -> str:
 
 
 class _WrittenMembers:
-    """A group's pods in manifests: in `some` the first few of each schedulerName, in
-    `priorities` all priorities that occur."""
+    """The pods of a group in manifests: some pods of each schedulerName, and the priorities that
+    occur."""
 
     def __init__(self) -> None:
         self.some: dict[str, list[MemberWords]] = {}

@@ -1,4 +1,4 @@
-"""Finds the namespaces that the `namespaceSelector` of a pod's term selects by labels.
+"""Finds the namespaces that the `namespaceSelector` of a pod's affinity term selects by labels.
 
 The engine's rules contain only names of namespaces, so a pod's rules are built again if a
 namespace's labels change what a selector selects. If this process has no permission
@@ -35,8 +35,8 @@ class UnnamedNamespaces:
 
 
 class NamespaceView:
-    """The existing namespaces, and which pods have terms that select namespaces by labels. `known`:
-    all namespaces were listed once."""
+    """The existing namespaces, and which pods have affinity terms that select namespaces by labels.
+    `known`: all namespaces were listed once."""
 
     def __init__(self) -> None:
         self.known = False
@@ -71,7 +71,7 @@ class NamespaceView:
         self.known = True
 
     def use(self, uid: str, selectors: Iterable[Labels]) -> None:
-        """Record that the pod's terms select namespaces by these selectors."""
+        """Record that the pod's affinity terms select namespaces by these selectors."""
         own = tuple(dict.fromkeys(selectors))
         if own == self._selectors.get(uid, ()):
             return
@@ -91,8 +91,8 @@ class NamespaceView:
                 self._selected.pop(selector, None)
 
     def take_moved(self, most: int) -> list[str]:
-        """Return the UIDs of at most `most` pods whose terms now select other namespaces than
-        before; each is returned once."""
+        """Return the UIDs of at most `most` pods whose affinity terms now select other namespaces
+        than before; each is returned once."""
         return [self._moved.popitem()[0] for _ in range(min(most, len(self._moved)))]
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:

@@ -82,10 +82,10 @@ class NodeView:
         self._closed: set[str] = set()  # since the last call of `changed`
 
     def take_node(self, change: Change[KubeNode]) -> ClosedNode | None:
-        """Take in an added, changed or deleted node; return an event if the change closes it for
-        pods, else None.
+        """Take in an added, changed or deleted node; return an event if the change keeps more pods
+        off the node (it is not ready, has a new taint, or is gone), else None.
 
-        The closure applies at once; all other changes are returned by `changed`.
+        Such a change applies at once; all other changes are returned by `changed`.
         """
         node = change.object  # type: ignore[union-attr]
         name = node.metadata.name
@@ -159,7 +159,7 @@ class NodeView:
 
     def called(self, name: str, names: CardNames) -> Node | None:
         """Return the node with the names that KAI (`names`) and Koordinator have for its GPUs, and
-        the GPUs that NVIDIA's plugin gave to pods."""
+        the GPUs that NVIDIA's plugin gave to pods; None if there is no such node."""
         node, given = self.nodes.get(name), self._given.get(name, NONE_GIVEN)
         return None if node is None else called(node, names, self._minors.get(name, {}), given)
 
@@ -190,8 +190,8 @@ class NodeView:
         return tuple(new), tuple(gone)
 
     def _close(self, name: str, known: KubeNode | None) -> ClosedNode | None:
-        """Return an event if the node is now closed for more pods; `known` is None if it is gone.
-        Reopening can wait for `changed`."""
+        """Return an event if the node became not ready, got a taint or is gone (`known` is None),
+        else None. Reopening can wait for `changed`."""
         node = self.nodes.get(name)
         if node is None:
             return None
@@ -278,7 +278,7 @@ def _sizes(node: Node) -> dict[int, tuple[int, int]]:
 
 class _Beat(NamedTuple):
     """The last state of a Lease: its own renewal time, and the local time at which that was seen
-    (None: withdrawn)."""
+    (None: the agent has given up the Lease)."""
 
     renewed: str
     seen_s: float | None
@@ -334,7 +334,8 @@ class Heartbeats:
         return min(seen) + HEARTBEAT_LATE_S if seen else None
 
     def silent_since(self, node: str) -> str:
-        """Return the time since when the node's agent is silent, as text; "" if it is not."""
+        """Return the last renewal time of the node's agent if the agent is late, as text; else
+        ""."""
         return self._silent.get(node, "")
 
 

@@ -17,7 +17,8 @@ from weft.model.selectors import PodSelector
 def nominated(
     pending: Sequence[Pod], pods: PodView, parse: Callable[[Pod], PodRequest]
 ) -> Iterator[PodNominated]:
-    """Yield a `PodNominated` event for each of the pods, in this order."""
+    """Yield a `PodNominated` event for each of these pods that has a nominated node and can be
+    read, in their order."""
     for pod in pending:
         node = pod.status.nominated_node_name
         if not node:

@@ -36,7 +36,8 @@ class PodTimes(NamedTuple):
 
 class ObservedPod(NamedTuple):
     """One pod: its request, the system whose resources it uses, its times, and its gang. `queue` is
-    its team's queue; `names_queue`: the pod names it, else it is the pod's namespace."""
+    its team's queue; `names_queue` is True if the pod names that queue, False if the queue is the
+    pod's namespace."""
 
     name: str
     shape: Shape

@@ -57,7 +57,7 @@ def bound_ns(pod: Pod) -> int:
 
 def moment_ns(text: str | None) -> int:
     """Return an RFC 3339 time as nanoseconds since 1970, rounded down to the second; 0 if the text
-    is none."""
+    is None or not a time."""
     try:
         return int(datetime.datetime.fromisoformat(text or "").timestamp()) * 10**9
     except ValueError:

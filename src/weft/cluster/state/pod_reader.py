@@ -163,8 +163,8 @@ def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
 
 
 def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """Read a pod that has a node. Of its constraints only host ports are read, since it holds these
-    there."""
+    """Read a pod that has a node. Of its constraints only host ports are read, since the pod holds
+    these ports on its node."""
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
@@ -236,7 +236,7 @@ def _constrained(request: PodRequest, constraints: Constraints) -> PodRequest:
 
 
 def _counted(shape: Shape, constraints: Constraints) -> Shape:
-    """Return the shape with these constraints, counted as one of the node's `pods`."""
+    """Return the shape with these constraints, and with a request for 1 of the node's `pods`."""
     extended = tuple(sorted((*shape.extended, ("pods", 1))))
     return replace(shape, extended=extended, constraints=constraints)
 
@@ -535,7 +535,8 @@ def pod_terms_of(
 
 
 def namespace_selectors_of(pod: Pod) -> list[Labels]:
-    """List the label selectors for namespaces in the pod's terms, required and preferred."""
+    """List the label selectors for namespaces in the pod's affinity terms, required and
+    preferred."""
     affinity, found = pod.spec.affinity, []
     if affinity is None:
         return []
@@ -556,7 +557,7 @@ def _with_keys(
 ) -> tuple[Requirement, ...] | None:
     """Return the label requirements with those of matchLabelKeys (the pod's own values) and
     mismatchLabelKeys (any other values) added. API servers write those of affinity into the
-    selector as well; duplicates are dropped."""
+    selector as well; duplicates are dropped. None, which selects nothing, stays None."""
     if labels is None:
         return None
     more = [Requirement(key, "In", (own[key],)) for key in same if key in own]

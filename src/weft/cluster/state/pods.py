@@ -109,7 +109,7 @@ class GroupedPods:
                 del self._here[pod.spec.node_name]
 
     def of(self, name: str) -> CardNames:
-        """Return the names of this node's cards."""
+        """Return the names that KAI's GPU groups give to this node's GPUs."""
         if name not in self._here:
             return _UNNAMED
         known = self._known.get(name)
@@ -119,7 +119,7 @@ class GroupedPods:
         return known
 
     def renamed(self) -> list[str]:
-        """Return the nodes with GPUs whose names changed since the last call."""
+        """Return the nodes on which names of GPUs changed since the last call."""
         stale, self._stale = self._stale, {}
         return sorted(name for name, before in stale.items() if self.of(name) != before)
 
@@ -204,7 +204,8 @@ class PodView:
         return "" if pod is None else queue_of(pod)
 
     def decided(self, uid: str) -> Placement | None:
-        """Return the placement that the engine holds for this pod."""
+        """Return the placement that the engine holds for this pod or claim; None if there
+        is none."""
         holding = self._ledger.holdings.get(uid)
         return holding.placement if holding is not None else None
 
@@ -280,8 +281,8 @@ class PodView:
         return self.namespaces.has_moved or bool(self.groups.moved)
 
     def moved(self, most: int) -> Iterator[Event]:
-        """Yield events of at most `most` pods whose terms select other namespaces than before, or
-        whose group changed."""
+        """Yield events of at most `most` pods whose affinity terms select other namespaces than
+        before, or whose group changed."""
         uids = self.namespaces.take_moved(most)
         for uid in (*uids, *self.groups.take_moved(most - len(uids))):
             pod, placed = self._by_uid.get(uid), self._sent.get(uid)
@@ -321,7 +322,7 @@ class PodView:
 
     def resend(self, uid: str) -> Event | None:
         """Return the pod's event once more, after a failed binding, as the pod may have changed
-        since."""
+        since; None if the engine needs none."""
         pod = self._by_uid.get(uid)
         if pod is None:
             return None
@@ -336,12 +337,13 @@ class PodView:
         self._sent.pop(uid, None)
 
     def there(self, name: str) -> Node | None:
-        """Return the node with other systems' names of its GPUs, which reading bound pods needs."""
+        """Return the node with other systems' names of its GPUs, which reading bound pods needs;
+        None if there is no such node."""
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
-        """Return True if Weft placed this bound pod: its marks say so now, or did when it was first
-        seen."""
+        """Return True if Weft placed this bound pod: its annotations say so now, or did when it was
+        first seen."""
         first = self._first.get(pod.metadata.uid)
         return placed_by_weft(pod) or (first is not None and bool(first.bound_with))
 
@@ -589,7 +591,7 @@ class PodView:
         return the charges by UID.
 
         A GPU that the engine holds for a pod which no watch has shown bound yet is not idle. GPUs
-        of pods in `leaving`, whose events are about to be sent, are.
+        of pods in `leaving`, whose events are about to be sent, count as idle.
         """
         node, uids = self.there(name), self._guessed_on.get(name, set())
         if node is None or not (uids or self.claims.guesses_on(name)):
@@ -642,7 +644,7 @@ class PodView:
 
     def _over(self, uid: str) -> Event | None:
         """Return the event that ends what a pod holds; also for a pod that an extender bound and no
-        watch has shown bound."""
+        watch has shown bound. None if it holds nothing."""
         holds = self.decided(uid) is not None
         return self._gone(uid) or (self._end(uid) if holds else None)
 

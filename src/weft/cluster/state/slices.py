@@ -34,8 +34,8 @@ PoolKey = tuple[str, str]
 
 MEMORY = ("memory", "addressablememory", "vram")
 CORES = ("cores", "millicores")
-"""Names of the capacities that are a GPU's memory in bytes (`MEMORY`), and its cores (`CORES`),
-in any unit, because only the fraction of the GPU's total is used."""
+"""Names of the capacities that are a GPU's memory in bytes (`MEMORY`), and its cores (`CORES`) in
+any unit, since only their fraction of the whole GPU counts."""
 SHARES = "shares"
 """The capacity that states among how many claims a driver divides a GPU, whatever memory they
 request."""

@@ -108,7 +108,7 @@ def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
 
 
 def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
-    """Return the node affinity of a volume that is bound to a claim, as `node_terms`.
+    """Return the node affinity of a volume that is bound to a claim; None for any node.
 
     For a volume of an in-tree plugin, nodes are compared by the zone labels of the CSI driver that
     replaced the plugin, as kube-scheduler does on nodes whose CSINode names the plugin as migrated,
@@ -215,7 +215,7 @@ def unbound_claim(
 
 
 def _driver(found: KubeStorageClass | None) -> str:
-    """Return the CSI driver that attaches volumes of the class."""
+    """Return the CSI driver that attaches volumes of the class; "" if there is none."""
     if found is None or found.provisioner in ("", NO_PROVISIONER):
         return ""
     return CSI_NAMES.get(found.provisioner, found.provisioner)
@@ -243,8 +243,8 @@ def class_of(found: KubeStorageClass, counting: Mapping[str, bool]) -> StorageCl
 
 
 def capacity_of(found: CsiStorageCapacity) -> StorageCapacity:
-    """Return the remaining storage of a class on some nodes: the largest possible single volume, if
-    reported."""
+    """Return the remaining storage of a class on some nodes, in bytes: the largest possible single
+    volume, else the whole capacity; −1 if neither is reported."""
     largest = found.maximum_volume_size
     amount = largest if largest is not None else found.capacity
     return StorageCapacity(

@@ -14,7 +14,7 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 
 PATIENCE_S = 60.0
-"""A node may be not ready, or a pod's deletion overdue, for this long before the pod counts as
+"""Seconds for which a node may be not ready, or a pod's deletion overdue, before the pod counts as
 stuck."""
 
 

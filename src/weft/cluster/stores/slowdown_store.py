@@ -36,7 +36,7 @@ class SlowdownStore(StoredValue):
     """Stores the observed slowdowns (`experience`); `unreadable` counts stored values that could
     not be read.
 
-    `adopted` is called when `experience` was replaced or its predictions were; it returns True if
+    `adopted` is called when `experience` or its predictions were replaced; it returns True if
     policies received the result."""
 
     subject = "the observed slowdowns are"

@@ -89,7 +89,7 @@ class DiscoveredExporters:
         return reading
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Return nothing: applications are not queried one by one."""
+        """Return an empty reading: exporters are not asked for applications' own metrics."""
         return SourceReading([], [])
 
     async def close(self) -> None:
@@ -97,7 +97,8 @@ class DiscoveredExporters:
         await self._exporters.close()
 
     async def _find(self) -> TelemetryError | None:
-        """Find exporters; keep the known ones if the API server does not answer."""
+        """Find exporters. If the API server does not answer, keep the known ones and return the
+        error; else return None."""
         pods: list[ServingPod] = []
         try:
             for namespace in self._wish.namespaces or ("",):

@@ -204,8 +204,7 @@ class PredictionReloader:
             )
 
     def _apply(self, new: LoadedPredictions) -> None:
-        """Pass new contents to the parts that use them, and to policies only the parts that
-        changed."""
+        """Pass the new contents to the code that uses them; policies get only what changed."""
         old, table = self.loaded, new.interference
         if table is not None and old.interference is not None:
             version = old.interference.version

@@ -132,8 +132,8 @@ class SlowdownObserver:
                 log.exception("progress: the poll failed; the speed of pods is unknown")
 
     def goes(self, slowed: SlowdownReason) -> None:
-        """Note that a pod is, or may be, evicted because it made another pod too slow: their
-        applications are kept off each other's GPUs from now on.
+        """Note that a pod is, or may be, evicted because it made another pod too slow: the
+        applications of the two pods are kept off each other's GPUs from now on.
 
         The ban is stored immediately, for the next leader; storing is retried until it succeeds."""
         slow, evicted = slowed.applications
@@ -268,7 +268,8 @@ class SlowdownObserver:
     def _digest(
         self, reading: SourceReading, co_residents: Mapping[PodName, Hashable], now_s: float
     ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
-        """Compute rates, in a thread. No other code uses the reader and the rates meanwhile."""
+        """Compute rates and p99 latencies (ms), in a thread. No other code uses the reader and the
+        rates meanwhile."""
         options = self.options
         (answer,) = reading.answers
         samples = self._reader.read(answer, co_residents, now_s)
@@ -355,7 +356,7 @@ class SlowdownObserver:
         return self.slowdown_store.experience.bans(self.slowdown_store.now_ns())
 
     def _application(self, uid: str) -> str:
-        """Return the application of a pod that is not placed."""
+        """Return the application of a pod that is not placed; "" if unknown."""
         pod = self._live.pod_by_uid(uid)
         try:
             return self._live.parse(pod).shape.application if pod is not None else ""

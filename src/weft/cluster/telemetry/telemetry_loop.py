@@ -97,7 +97,7 @@ class TelemetryLoop:
         self._devices = Devices([])
         self._joiner = SeriesJoiner(self._devices, aliases)
         self.feed: TelemetryFeed | None = None
-        """None before the first poll."""
+        """The window of the GPUs' samples; None before the first poll."""
         self._good_at_s = 0.0
         self.slowdown_observer = slowdown_observer
         live.hooks.peaks.append(self.peak_mib)
