@@ -38,7 +38,8 @@ SNAPSHOT_SLICE_S = 5.0
 
 
 class ClusterPictures:
-    """Makes pictures from a cluster's present objects; `slice_s` as for `WaitingReasons`."""
+    """Makes pictures from a cluster's present objects. `slice_s`: seconds of search, for each
+    picture, for changes that would help pending pods."""
 
     def __init__(self, live: ClusterView, accounts: OverbookedAccounts, slice_s: float) -> None:
         self._live = live

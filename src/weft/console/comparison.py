@@ -95,8 +95,8 @@ class Comparisons:
         return day
 
     def pictures(self, policy: str, number: int) -> BothPictures | None:
-        """Return the pictures of both days at the time of the record's moment; None until the day
-        under this policy is ready."""
+        """Return the pictures of both days at the time of the record's moment `number`, from 0;
+        None until the day under this policy is ready."""
         recorded, other = self._recorded, self._others.get(policy)
         if other is None:
             return None

@@ -289,7 +289,8 @@ def grouping_labels(nodes: Sequence[Node]) -> list[str]:
 
 
 class UsualShapes:
-    """The commonest shapes of the pods that `read` yields, counted again once a minute."""
+    """The commonest of the pod shapes that `read` yields, without shapes that request no GPU;
+    counted again once a minute."""
 
     def __init__(self, read: Callable[[], Iterable[Shape]]) -> None:
         self._read = read

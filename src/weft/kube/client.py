@@ -405,8 +405,8 @@ class ApiClient:
         """Return the body of a successful answer; else an `ApiError`, `NotSentError` or
         `LostError`.
 
-        Reads are tried again after lost answers and server errors, any request after 429 and once
-        after 401. `urgent` requests skip the rate limit.
+        Reads are tried again after lost answers and server errors; any request if it was not sent,
+        after 429, and once after 401. `urgent` requests skip the rate limit.
         """
         attempts = attempts or self.options.attempts
         backoff = Backoff(0.1, self.options.most_wait_s, self.rng)

@@ -107,7 +107,8 @@ async def served_versions(client: ApiClient) -> frozenset[str]:
 
 
 async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:
-    """Return the rights that this user lacks, according to the API server."""
+    """Return the rights that this user lacks, according to the API server; a right about which it
+    gives no answer counts as held."""
     asked: Sequence[ResourceRight] = tuple(rights)
     answers = await asyncio.gather(*(_has(client, right) for right in asked))
     return [right for right, has in zip(asked, answers, strict=True) if not has]

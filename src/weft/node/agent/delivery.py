@@ -446,8 +446,8 @@ def _name_of(pod: nri.PodSandbox) -> PodName:
 
 
 def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str]:
-    """Return the variables that image and pod both set, and the pod to another value than the
-    grant: names with the pod's values."""
+    """Return the variables, with the pod's values, that image and pod both set and to which the
+    grant gives another value than the pod."""
     values: dict[str, list[str]] = {}
     for entry in container.env:
         name, _, value = entry.partition("=")

@@ -110,7 +110,8 @@ async def _cgroup_parent(service: _Service) -> str:
     exists.
 
     Without systemd return the root: containerd's default would create a parent that outlives the
-    trial. Older runtimes do not report their cgroup driver; none of them has validators.
+    trial. For older runtimes, which do not report their cgroup driver and have no validators,
+    return "".
     """
     try:
         answer = await service.raw("RuntimeConfig", cri.RuntimeConfigRequest())

@@ -1,8 +1,8 @@
 """Serves the kubelet a device plugin for each resource, and keeps it registered.
 
 A starting kubelet removes every socket in its folder and forgets all plugins: if the kubelet's
-socket is a new one, all plugins are served and registered again; if a plugin's socket is gone, or
-the kubelet disconnects from it, that plugin is.
+socket is a new one, all plugins are served and registered again; if one plugin's socket is gone, or
+the kubelet disconnects from it, only that plugin is served and registered again.
 """
 
 import asyncio

@@ -232,7 +232,7 @@ class SeriesJoiner:
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
         """Return samples of pods' own use of GPUs, if the exporter reports them in addition to the
-        device's own series.
+        device's own series, or the metric is reported by process.
 
         Values of several containers or processes of a pod are added up."""
         ends = np.cumsum(answer.counts)
