@@ -110,8 +110,8 @@ def console(
 
 
 class ConsoleAddress(NamedTuple):
-    """Where the console is served, and whether viewers sign in, with tokens of this `audience`
-    ("": the console's own)."""
+    """Address at which the console is served, and whether viewers sign in, with tokens of this
+    `audience` ("": the console's own)."""
 
     address: str
     port: int

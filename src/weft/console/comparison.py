@@ -73,7 +73,8 @@ class Comparisons:
         self._task: asyncio.Task[None] | None = None
 
     def day(self, policy: str) -> ComparedDay:
-        """Return the progress of this policy's day; start its simulation if none is running.
+        """Return the progress of this policy's day; start its simulation if none is running. While
+        the day of another policy is simulated, return the progress of that day.
 
         A failure is returned once: the next call starts the simulation again.
         """

@@ -53,11 +53,11 @@ class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
 class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU or MIG instance, as the ledger accounts for it: memory in MiB, cores in thousandths.
 
-    `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
-    of which names it as its `parent`. `idle_mib` is promised memory that its pods were measured not
-    to need; `lent_mib` is the part of it that is promised to other pods, beyond the card's memory.
-    `used_mib`, `used_percent` (of the time, with any kernel running) and `celsius` are measured;
-    None if they are not.
+    `pods`: number of pods that hold a share of it. `broken`: out of service. `cut`: partitioned
+    into MIG instances, each of which names it as its `parent`. `idle_mib` is promised memory that
+    its pods were measured not to need; `lent_mib` is the part of it that is promised to other pods,
+    beyond the card's memory. `used_mib`, `used_percent` (of the time, with any kernel running) and
+    `celsius` are measured; None if they are not.
     """
 
     node: str

@@ -170,7 +170,7 @@ class Binder:
         self._tail = f"binding?timeout={self.options.request_timeout_s}s"
 
     async def bind(self, request: BindRequest) -> Outcome:
-        """Bind the pod; the module's docstring explains the outcomes."""
+        """Bind the pod and return the outcome; the module's docstring explains the outcomes."""
         problem = problem_of(request.annotations, request.labels, request.present_bytes)
         if problem:
             return self._counted(Refused(0, problem))

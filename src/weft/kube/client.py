@@ -455,9 +455,9 @@ class ApiClient:
     ) -> ApiResponse:
         """Send one request once; return the answer whatever its code.
 
-        `leaving` is called right before sending, after every wait; it may raise to prevent it.
-        `OversizedError` if the body has more than `most_bytes` (0: no limit), as the API server may
-        pass on the answers of other servers.
+        `leaving` is called right before sending, after every wait; it may raise to prevent the
+        sending. `OversizedError` if the body has more than `most_bytes` (0: no limit), as the API
+        server may pass on the answers of other servers.
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)

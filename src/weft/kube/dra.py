@@ -38,7 +38,7 @@ class CountersUse(Api, frozen=True, gc=False):
 
 
 class DeviceTaint(Api, frozen=True, gc=False):
-    """A reason that keeps claims off a device; an unknown effect counts as none."""
+    """A reason that keeps claims off a device; a taint with an unknown effect is ignored."""
 
     key: str = ""
     value: str = ""

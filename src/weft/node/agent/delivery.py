@@ -308,8 +308,8 @@ class Delivery:
         return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
-        """Return the pod if the API server reports it within `wait_s`; None for static pods and
-        pods outside Kubernetes, which the API server may not know."""
+        """Return the pod if the API server reports it within `wait_s`, else None; return None at
+        once for static pods and pods outside Kubernetes, which the API server may not know."""
         if not pod.uid or is_static(pod.uid):
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)

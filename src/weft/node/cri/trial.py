@@ -136,7 +136,8 @@ def _sandbox(cgroup_parent: str) -> cri.PodSandboxConfig:
 
 @contextlib.asynccontextmanager
 async def _running(service: _Service, config: cri.PodSandboxConfig) -> AsyncIterator[str]:
-    """Run a sandbox for the duration of the context; removing it removes its containers."""
+    """Run a sandbox for the duration of the context, and yield its id; removing the sandbox removes
+    its containers."""
     request = cri.RunPodSandboxRequest(config=config)
     starting = asyncio.ensure_future(service.ask("RunPodSandbox", request))
     try:

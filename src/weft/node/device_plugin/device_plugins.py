@@ -91,7 +91,8 @@ class ResourceService:
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
     ) -> plugin.PreferredAllocationResponse:
-        """Prefer devices of the GPUs that the next pod of this size was assigned."""
+        """Return the devices to prefer: those of the GPUs that are assigned to the container that
+        probably gets this many devices next."""
         response = plugin.PreferredAllocationResponse()
         for asked in request.container_requests:
             gpus = self._attribution.wanted_gpus(self.resource, asked.allocation_size)

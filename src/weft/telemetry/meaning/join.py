@@ -276,7 +276,8 @@ class SeriesJoiner:
         return places, numbers
 
     def _meet(self, text: bytes, rest: bytes) -> _Place:
-        """Read labels that are new, or that no series had in this generation."""
+        """Return the GPU and pod of labels that are new, or that no series had in this generation
+        of remembered labels."""
         if (place := self._before.get(rest)) is not None:
             return self._keep(rest, place)
         labels = labels_of(text)
