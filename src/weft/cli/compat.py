@@ -84,7 +84,8 @@ _NOT_NEEDED = {
     "instancePort": "see telemetry.names",
     "sync-period": "see telemetry.intervalSeconds",
 }
-"""Flags that are accepted and ignored; a text is the reason, given in a warning."""
+"""Flags of the original programs that are accepted and ignored, with the reason that a warning
+gives; "": no warning."""
 
 
 class Started(NamedTuple):
@@ -119,8 +120,8 @@ def translate(program: str, words: Sequence[str], environment: Mapping[str, str]
 
 
 def _is_weft(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return True for Weft's own command line: a command, help or version, or nothing without
-    PORT."""
+    """Return True for Weft's own command line: a command, help or version, or no words while the
+    environment has no PORT."""
     if not words:
         return "PORT" not in environment
     own = ("--help", "--version", "--install-completion", "--show-completion")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 EXPLAIN_TOKEN = Path("/var/run/secrets/weft-explain/token")
-"""A token for the scheduler, as deploy/console.yaml mounts it."""
+"""File with a token for the scheduler, where deploy/console.yaml mounts it."""
 DEMO_POLICY = "least-stranding"
 _RIGHTS = "bind yourself to the ClusterRole of deploy/reader.yaml"
 
@@ -110,8 +110,8 @@ def console(
 
 
 class ConsoleAddress(NamedTuple):
-    """Where the console is served, and whether viewers sign in, with tokens of this `audience`
-    ("": the console's own)."""
+    """Address at which the console is served, and whether viewers sign in, with tokens of this
+    `audience` ("": the console's own)."""
 
     address: str
     port: int

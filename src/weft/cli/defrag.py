@@ -135,7 +135,8 @@ class DefragWish(NamedTuple):
     most_trials: int
 
     def check(self) -> None:
-        """Raise `BadInputError` unless exactly one of `pod`, `gpus` and `stranded` is given."""
+        """Raise `BadInputError` unless exactly one of `pod`, `gpus` and `stranded` is given, or if
+        `most_moves` is too large to make room for one pod."""
         given = bool(self.pod) + bool(self.gpus) + self.stranded
         if given != 1:
             error = BadInputError if given else MissingOptionError

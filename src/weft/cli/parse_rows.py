@@ -183,7 +183,7 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
 
 
 def volumes_in_words(pod: "Pod", claim_templates: Sequence[Any] = ()) -> list[str]:
-    """Describe the rules of the pod's volumes on its node.
+    """Describe the requirements of the pod's volumes on its node.
 
     Claims are known only in the cluster, except those created for the pod itself, also by a
     StatefulSet's `claim_templates`."""

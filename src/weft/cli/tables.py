@@ -185,7 +185,8 @@ _TIMED_COLUMNS = (
 
 
 def _row(summary: PolicySummary, shows_held: bool) -> list[str]:
-    """Return the cells of a policy; with `shows_held` also the GPUs held, where they can differ."""
+    """Return the cells of a policy; with `shows_held` also the percentage of GPUs held, which can
+    differ from that allocated."""
     return [
         _with_interval(summary, "gpu_allocated_at_100"),
         _with_interval(summary, "gpu_allocated"),

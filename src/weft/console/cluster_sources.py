@@ -38,7 +38,8 @@ SNAPSHOT_SLICE_S = 5.0
 
 
 class ClusterPictures:
-    """Makes pictures from a cluster's present objects; `slice_s` as for `WaitingReasons`."""
+    """Makes pictures from a cluster's present objects. `slice_s`: seconds of search, for each
+    picture, for changes that would help pending pods."""
 
     def __init__(self, live: ClusterView, accounts: OverbookedAccounts, slice_s: float) -> None:
         self._live = live
@@ -128,7 +129,8 @@ class ClusterPictures:
         )
 
     def _rank_for(self, request: PodRequest) -> Rank:
-        """Rank pods that could be ended as `Explainer` does: those of lower priority first."""
+        """Return a function that ranks pods that could be ended for this pod: those of lower
+        priority first."""
 
         def rank(uid: str) -> int:
             pod = self._live.pods.by_uid(uid)
@@ -158,7 +160,7 @@ class SnapshotSource:
         return self._pictures.picture(self._at_s)
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Return what `weft explain pod --snapshot` says."""
+        """Return what `weft explain pod --snapshot` says; None if there is no such pod."""
         return await self._pictures.explain(namespace, name)
 
 
@@ -193,7 +195,7 @@ class ClusterSource:
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """Return the scheduler's explanation of the pod; if the scheduler does not answer, one that
-        this process makes from the cluster's objects alone."""
+        this process makes from the cluster's objects alone. None if there is no such pod."""
         pod = self._live.pod(namespace, name)
         if pod is None:
             return None

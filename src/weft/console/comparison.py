@@ -73,7 +73,8 @@ class Comparisons:
         self._task: asyncio.Task[None] | None = None
 
     def day(self, policy: str) -> ComparedDay:
-        """Return the progress of this policy's day; start its simulation if none is running.
+        """Return the progress of this policy's day; start its simulation if none is running. While
+        the day of another policy is simulated, return the progress of that day.
 
         A failure is returned once: the next call starts the simulation again.
         """
@@ -95,8 +96,8 @@ class Comparisons:
         return day
 
     def pictures(self, policy: str, number: int) -> BothPictures | None:
-        """Return the pictures of both days at the time of the record's moment; None until the day
-        under this policy is ready."""
+        """Return the pictures of both days at the time of the record's moment `number`, from 0;
+        None until the day under this policy is ready."""
         recorded, other = self._recorded, self._others.get(policy)
         if other is None:
             return None

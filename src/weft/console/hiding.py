@@ -32,7 +32,8 @@ from weft.model import Gpu, Node, Placement, Share
 IN_HIDDEN = "in namespaces that you have no permission to see"
 A_POD = "a pod that you have no permission to see"
 _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-z0-9][\w.-]*)")
-"""NAMESPACE/NAME. Names of resources and labels have a dot before their slash."""
+"""Pattern of NAMESPACE/NAME in a text; names of resources and labels, which have a dot before their
+slash, do not match."""
 _RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")
 """The one sentence that names a queue other than the pod's own; a queue is by default named after
 a namespace."""

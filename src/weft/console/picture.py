@@ -53,11 +53,11 @@ class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
 class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU or MIG instance, as the ledger accounts for it: memory in MiB, cores in thousandths.
 
-    `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
-    of which names it as its `parent`. `idle_mib` is promised memory that its pods were measured not
-    to need; `lent_mib` is the part of it that is promised to other pods, beyond the card's memory.
-    `used_mib`, `used_percent` (of the time, with any kernel running) and `celsius` are measured;
-    None if they are not.
+    `pods`: number of pods that hold a share of it. `broken`: out of service. `cut`: partitioned
+    into MIG instances, each of which names it as its `parent`. `idle_mib` is promised memory that
+    its pods were measured not to need; `lent_mib` is the part of it that is promised to other pods,
+    beyond the card's memory. `used_mib`, `used_percent` (of the time, with any kernel running) and
+    `celsius` are measured; None if they are not.
     """
 
     node: str
@@ -289,8 +289,8 @@ def grouping_labels(nodes: Sequence[Node]) -> list[str]:
 
 
 class UsualShapes:
-    """The commonest of the shapes that `read` yields, of those that request GPUs; counted again
-    once a minute."""
+    """The commonest of the pod shapes that `read` yields, without shapes that request no GPU;
+    counted again once a minute."""
 
     def __init__(self, read: Callable[[], Iterable[Shape]]) -> None:
         self._read = read

@@ -23,12 +23,12 @@ Kind = Literal["cluster", "snapshot", "decisions", "demo"]
 SNAPSHOT_SLICE_S = 5.0
 """Seconds of search, once at the start, for changes that would help a snapshot's pending pods."""
 LIVING_SLICE_S = 0.05
-"""Seconds of that search for each picture of a changing cluster: a tenth of the time between two
-pictures."""
+"""Seconds of search, for each picture of a changing cluster, for changes that would help pending
+pods: a tenth of the time between two pictures."""
 
 
 BEFORE = "(bound before)"
-"""Shown instead of a namespace that the record does not contain."""
+"""Text shown instead of a namespace that the record does not contain."""
 
 
 class PictureSource(Protocol):

@@ -51,8 +51,9 @@ class Alike(NamedTuple):
 
 class WaitingReasons:
     """The reasons of one engine's pending pods. `slice_s` is the time per picture to search for
-    changes that would help. `rank_for(pod)` and `name` are arguments of the pod's `ChangeSearch`;
-    `clock` times slices, in seconds."""
+    changes that would help. `rank_for(pod)` returns a function that ranks pods, by UID, that could
+    be ended for that pod: the lowest is tried first. `name` returns NAMESPACE/NAME for the UID of a
+    pod that the engine did not place, "" if unknown. `clock` times slices, in seconds."""
 
     def __init__(
         self,

@@ -123,12 +123,13 @@ Outcome = Bound | AlreadyBound | Gone | Conflict | Gated | Refused | NotLeader |
 class BindOptions(msgspec.Struct, frozen=True):
     """Settings of binding, with reasons.
 
-    `in_flight`: bindings at once; the server's rate is reached with 32. `request_timeout_s`: whole
-    seconds; also sent to the server as its own deadline, so that nothing is in flight any more
-    twice this long after the client stopped waiting. Must leave room in a 10 s lease.
-    `version_retries`: retries with the pod's new version, as status patches change it while the pod
-    waits. `busy_retries`: retries after a 429 (after the wait that the server asks for) or a 401.
-    `resolve_attempts`: reads of a pod whose binding got no answer, with growing delays.
+    `in_flight`: most parallel bindings; 32 suffice for the highest rate that the server reaches.
+    `request_timeout_s`: whole seconds; also sent to the server as its own deadline, so that nothing
+    is in flight any more twice this long after the client stopped waiting. Twice this long must be
+    less than a lease of 10 s. `version_retries`: retries with the pod's new version, as status
+    patches change it while the pod waits. `busy_retries`: retries after a 429 (after the wait that
+    the server asks for) or a 401. `resolve_attempts`: reads of a pod whose binding got no answer,
+    with growing delays.
     """
 
     in_flight: int = 64
@@ -169,7 +170,7 @@ class Binder:
         self._tail = f"binding?timeout={self.options.request_timeout_s}s"
 
     async def bind(self, request: BindRequest) -> Outcome:
-        """Bind the pod; the module's docstring explains the outcomes."""
+        """Bind the pod and return the outcome; the module's docstring explains the outcomes."""
         problem = problem_of(request.annotations, request.labels, request.present_bytes)
         if problem:
             return self._counted(Refused(0, problem))

@@ -405,8 +405,8 @@ class ApiClient:
         """Return the body of a successful answer; else an `ApiError`, `NotSentError` or
         `LostError`.
 
-        Reads are tried again after lost answers and server errors, any request after 429 and once
-        after 401. `urgent` requests skip the rate limit.
+        Reads are tried again after lost answers and server errors; any request if it was not sent,
+        after 429, and once after 401. `urgent` requests skip the rate limit.
         """
         attempts = attempts or self.options.attempts
         backoff = Backoff(0.1, self.options.most_wait_s, self.rng)
@@ -455,9 +455,9 @@ class ApiClient:
     ) -> ApiResponse:
         """Send one request once; return the answer whatever its code.
 
-        `leaving` is called right before sending, after every wait; it may raise to prevent it.
-        `OversizedError` if the body has more than `most_bytes` (0: no limit), as the API server may
-        pass on the answers of other servers.
+        `leaving` is called right before sending, after every wait; it may raise to prevent the
+        sending. `OversizedError` if the body has more than `most_bytes` (0: no limit), as the API
+        server may pass on the answers of other servers.
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)

@@ -36,7 +36,7 @@ T = TypeVar("T", bound=KubeObject)
 
 _REMEMBERED = 1_000
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""The decoder raises the second error for text that is not UTF-8."""
+"""Errors of the decoder: the second one is raised for text that is not UTF-8."""
 
 
 class SkippedObjects:

@@ -38,7 +38,7 @@ class CountersUse(Api, frozen=True, gc=False):
 
 
 class DeviceTaint(Api, frozen=True, gc=False):
-    """A reason that keeps claims off a device; an unknown effect counts as none."""
+    """A reason that keeps claims off a device; a taint with an unknown effect is ignored."""
 
     key: str = ""
     value: str = ""
@@ -186,8 +186,8 @@ class ResourceClaim(Api, frozen=True, gc=False):
 
 
 class DeviceClassSpec(Api, frozen=True, gc=False):
-    """spec of a class: pods that request this extended resource get a claim, if no plugin offers
-    it."""
+    """spec of a class: pods that request this extended resource get a ResourceClaim for a device of
+    the class, unless a device plugin offers the resource."""
 
     extended_resource_name: str = ""
 

@@ -165,7 +165,7 @@ class EventWriter:
         self._started = f"{int(client.clock.wall().timestamp() * 1e6):x}"
 
     def emit(self, note: Note) -> None:
-        """Queue a note to be written soon."""
+        """Have an event written as soon as `interval_s` allows."""
         write = self._aggregator.add(note, self._client.clock.monotonic())
         if write is not None:
             self._enqueue([write])
@@ -182,7 +182,8 @@ class EventWriter:
                 worker.cancel()
 
     async def drained(self) -> None:
-        """Return when all reported events are written or dropped."""
+        """Return when all queued writes are done or dropped; events that wait for the end of
+        `interval_s` are not queued yet."""
         await self._queue.join()
 
     def _enqueue(self, writes: Sequence[Write]) -> None:

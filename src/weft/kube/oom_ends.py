@@ -36,10 +36,10 @@ _KILLED, _TERMINATED = 137, 143  # by another process: the log does not say why
 
 
 class OomEnd(msgspec.Struct, frozen=True, gc=False):
-    """One end of a container by lack of GPU memory. `name` identifies this end: it is the same
-    whenever, and for whichever process, the pod is read.
+    """One end of a container by lack of GPU memory. `name` identifies this end: every process that
+    reads the pod, at any time, finds the same name.
 
-    `peak_mib` is the largest use that was seen; 0 if unknown.
+    `peak_mib` is the most GPU memory that the container was seen to use; 0 if unknown.
     """
 
     name: str
@@ -54,8 +54,8 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 def out_of_memory(pod: Pod) -> list[OomEnd]:
-    """Return the containers' ends by lack of GPU memory that the pod's status still shows, oldest
-    first for each container."""
+    """Return the containers' ends by lack of GPU memory: the one in the pod's annotation, else
+    those that its status still shows, oldest first for each container."""
     uid, annotation, status = pod.metadata.uid, _mark(pod), pod.status
     if annotation is not None:
         return [OomEnd(f"{uid}/{annotation.end}", annotation.peak_mib)]

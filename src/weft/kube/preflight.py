@@ -62,7 +62,7 @@ async def check_server(
     client: ApiClient, who: str, rights: Iterable[ResourceRight], remedy: str
 ) -> None:
     """Raise `BadInputError` if the API server is too old or refuses `who` one of these rights;
-    `remedy` says how to grant them."""
+    `remedy` says how to grant them. An API server that does not answer passes."""
     try:
         minor = await minor_of(client)
     except _UNANSWERED:
@@ -107,7 +107,8 @@ async def served_versions(client: ApiClient) -> frozenset[str]:
 
 
 async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:
-    """Return the rights that this user lacks, according to the API server."""
+    """Return the rights that this user lacks, according to the API server; a right about which it
+    gives no answer counts as held."""
     asked: Sequence[ResourceRight] = tuple(rights)
     answers = await asyncio.gather(*(_has(client, right) for right in asked))
     return [right for right, has in zip(asked, answers, strict=True) if not has]

@@ -76,7 +76,7 @@ class ServingPod(Api, frozen=True, gc=False):
         return any(owner.controller and owner.kind == "DaemonSet" for owner in owners)
 
     def ports(self) -> Iterator[NamedPort]:
-        """Yield the TCP ports that the pod's containers name."""
+        """Yield the TCP ports that the pod's containers list."""
         for container in self.spec.containers or ():
             yield from (port for port in container.ports or () if port.protocol == "TCP")
 

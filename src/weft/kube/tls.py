@@ -48,7 +48,7 @@ def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, wh
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """Write the content to a private file, and return its path."""
+    """Write the content to a private file, yield its path, and remove the file afterwards."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("client.pem"), "wb") as file:
             file.write(content)

@@ -170,7 +170,7 @@ class KnownObjects(Generic[T]):
     def replace(self, pages: Iterable[ObjectPage[T]], asked_s: float = 0.0) -> list[Change[T]]:
         """Return the changes that lead from the known objects to this list, and `Synced`.
 
-        Objects that could not be read stay as they were known.
+        Objects that could not be read stay as they were known, unless their UID has changed.
         """
         changes: list[Change[T]] = []
         seen: set[Key] = set()
@@ -471,7 +471,8 @@ class ChangeStream:
         await self._or_failure({waiting})
 
     async def failed(self) -> None:
-        """Wait forever, or raise the error that ended the consumer or a pump."""
+        """Wait until the consumer, a list-watch or a task reported by `fail` has failed, and raise
+        its error."""
         await self._or_failure(set())
 
     def fail(self, error: BaseException) -> None:

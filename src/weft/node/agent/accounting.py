@@ -64,8 +64,8 @@ class AccountingSettings(msgspec.Struct, frozen=True):
     """Settings. `dialects`: the dialects whose resources are advertised; None: all that have own
     resources, except those served by another plugin on this node. `own`: resources that are
     advertised only if configured; only `nvidia.com/gpu` is possible. `device_plugins`: device
-    plugins report most resources to the kubelet. `by_name`: containers get their shares whatever
-    devices the kubelet counts."""
+    plugins report most resources to the kubelet. `by_name`: NRI delivers shares to containers by
+    name, so that the number of devices in the kubelet's lists does not matter."""
 
     dialects: tuple[str, ...] | None = None
     own: tuple[str, ...] = ()

@@ -34,8 +34,9 @@ from weft.node.agent.heartbeat import AGENT_LABELS
 log = logging.getLogger("weft.agent")
 
 WAIT_S = 60.0
-"""Seconds that cleanup waits for agents to end, and then retries: enough for a DaemonSet's pods to
-end, and for a deleted admission policy to lose its effect."""
+"""Most seconds that cleanup waits for agents to end, and most seconds that it then retries what
+fails: enough for a DaemonSet's pods to end, and for a deleted admission policy to lose its
+effect."""
 _LOOK_S = 1.0
 _SELECTOR = ",".join(f"{key}={value}" for key, value in AGENT_LABELS.items())
 _FORBIDDEN = 403

@@ -308,8 +308,8 @@ class Delivery:
         return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
-        """Return the pod if the API server reports it within `wait_s`; None for static pods and
-        pods outside Kubernetes, which the API server may not know."""
+        """Return the pod if the API server reports it within `wait_s`, else None; return None at
+        once for static pods and pods outside Kubernetes, which the API server may not know."""
         if not pod.uid or is_static(pod.uid):
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)
@@ -446,8 +446,8 @@ def _name_of(pod: nri.PodSandbox) -> PodName:
 
 
 def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str]:
-    """Return the variables that image and pod both set, and the pod to another value than the
-    grant: names with the pod's values."""
+    """Return the variables, with the pod's values, that image and pod both set and to which the
+    grant gives another value than the pod."""
     values: dict[str, list[str]] = {}
     for entry in container.env:
         name, _, value = entry.partition("=")

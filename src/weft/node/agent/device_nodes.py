@@ -110,7 +110,8 @@ class CdiSpecs:
         return ""
 
     def _refresh(self) -> None:
-        """Read changed files. Runtimes do not resolve a name that occurs twice in one folder."""
+        """Read changed files. Drop names that occur twice in one folder, as runtimes do not resolve
+        them."""
         listed = [list(self._look(folder)) for folder in self._dirs]
         files = [file for folder in listed for file in folder]
         if files == list(self._files):

@@ -26,7 +26,7 @@ class DeviceWatch:
     """The last reading of the GPUs. Run `run()` as a task; other parts wait with `changed`.
 
     While the GPUs cannot be read, all `devices` are out of service (`problem` says why). `links`
-    describes their connections, None if unknown; `version` counts changes, 0 before the first
+    describes the GPUs' connections, None if unknown; `version` counts changes, 0 before the first
     reading. `failures` counts failed readings.
     """
 

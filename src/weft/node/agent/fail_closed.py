@@ -21,7 +21,8 @@ _MOST_AGAIN_S = 300.0
 
 
 class ClosedTrial(NamedTuple):
-    """The outcome: `closed` (no plugin, no container), `open`, or `unknown`; `text` explains it."""
+    """The outcome: `closed` (the container was refused, as its required plugin was away), `open`
+    (the container was created), or `unknown`; `text` explains it."""
 
     outcome: Literal["closed", "open", "unknown"]
     text: str

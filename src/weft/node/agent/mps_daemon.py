@@ -32,7 +32,7 @@ MOST_WAIT_S = 60.0
 PID_FILE = "nvidia-cuda-mps-control.pid"
 
 OWN_SHM = ("unshare", "--mount", "--propagation", "private", "--")
-"""Runs the script below with mounts that no other process sees."""
+"""Command prefix with which the daemon's start script gets mounts that no other process sees."""
 _LAUNCH = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
 _START = """
 put() { mkdir -p "$1/weft-mps" && echo "$$" >"$1/weft-mps/cgroup.procs"; }
@@ -42,8 +42,9 @@ fi 2>/dev/null
 [ -z "$3" ] || mount --bind "$2" /dev/shm || exit 1
 exec "$1" -f $5
 """
-"""$1 is the program, $2 the folder mounted as /dev/shm if $3 is set, $4 the cgroup file systems
-(v2: one tree; v1: one for each controller, of which some may refuse), $5 one more option."""
+"""Shell script that starts the daemon: $1 is the program, $2 the folder mounted as /dev/shm if $3
+is set, $4 the cgroup file systems (v2: one tree; v1: one for each controller, of which some may
+refuse), $5 one more option."""
 _CGROUPS = "/sys/fs/cgroup"
 _ON_THE_HOST = ("nsenter", "--target", "1", "--mount", "--cgroup", "--")
 

@@ -210,8 +210,8 @@ class NodePods:
         return WatchedPod(uid, *name, pod.record, containers, workload, labels, queue)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
-        """Return `others` if another device plugin on this node serves the container's GPUs,
-        `nobody` if none does, "" if it requests none.
+        """Return `others` if another device plugin on this node serves the container's GPUs, or the
+        node is not known yet; `nobody` if no plugin serves them; "" if the container requests none.
 
         A kubelet also admits pods with resources that its node does not advertise. Such a request
         must not let a container see all GPUs that its image asks for.

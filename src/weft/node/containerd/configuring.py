@@ -43,7 +43,7 @@ class ConfiguringOptions(msgspec.Struct, frozen=True):
 
 class _Tried(msgspec.Struct):
     """The state file: the path of a drop-in being tried (`pending`), or why a drop-in did not help
-    (`refused`), and the containerd's version and configuration, as a digest (`of`)."""
+    (`refused`), and for which containerd (`of`): its version, and a digest of its configuration."""
 
     pending: str = ""
     refused: str = ""

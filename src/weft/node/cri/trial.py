@@ -110,7 +110,8 @@ async def _cgroup_parent(service: _Service) -> str:
     exists.
 
     Without systemd return the root: containerd's default would create a parent that outlives the
-    trial. Older runtimes do not report their cgroup driver; none of them has validators.
+    trial. For older runtimes, which do not report their cgroup driver and have no validators,
+    return "".
     """
     try:
         answer = await service.raw("RuntimeConfig", cri.RuntimeConfigRequest())
@@ -135,7 +136,8 @@ def _sandbox(cgroup_parent: str) -> cri.PodSandboxConfig:
 
 @contextlib.asynccontextmanager
 async def _running(service: _Service, config: cri.PodSandboxConfig) -> AsyncIterator[str]:
-    """Run a sandbox for the duration of the context; removing it removes its containers."""
+    """Run a sandbox for the duration of the context, and yield its id; removing the sandbox removes
+    its containers."""
     request = cri.RunPodSandboxRequest(config=config)
     starting = asyncio.ensure_future(service.ask("RunPodSandbox", request))
     try:

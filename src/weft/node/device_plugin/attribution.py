@@ -72,7 +72,8 @@ class PodSource(Protocol):
         ...
 
     async def known(self, uid: str, within_s: float) -> NodePod | None:
-        """Return the pod; wait for one that the API server has not reported yet."""
+        """Return the pod with this UID; if the API server has not reported it yet, wait for it up
+        to `within_s` seconds. None if it stays unknown."""
         ...
 
 

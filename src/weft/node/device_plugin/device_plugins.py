@@ -1,8 +1,8 @@
 """Serves the kubelet a device plugin for each resource, and keeps it registered.
 
 A starting kubelet removes every socket in its folder and forgets all plugins: if the kubelet's
-socket is a new one, all plugins are served and registered again; if a plugin's socket is gone, or
-the kubelet disconnects from it, that plugin is.
+socket is a new one, all plugins are served and registered again; if one plugin's socket is gone, or
+the kubelet disconnects from it, only that plugin is served and registered again.
 """
 
 import asyncio
@@ -91,7 +91,8 @@ class ResourceService:
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
     ) -> plugin.PreferredAllocationResponse:
-        """Prefer devices of the GPUs that the next pod of this size was assigned."""
+        """Return the devices to prefer: those of the GPUs that are assigned to the container that
+        probably gets this many devices next."""
         response = plugin.PreferredAllocationResponse()
         for asked in request.container_requests:
             gpus = self._attribution.wanted_gpus(self.resource, asked.allocation_size)

@@ -136,7 +136,8 @@ class PodResourcesClient:
         return list(answer.pod_resources)
 
     async def containers(self) -> list[ListedContainer]:
-        """Return the pods' containers, with IDs by resource."""
+        """Return the containers of all pods that the kubelet runs or admits, with their device IDs
+        by resource. Init containers are left out, except sidecars."""
         containers = []
         for pod in await self.pods():
             for container in pod.containers:

@@ -237,7 +237,7 @@ class FakeReader:
         return tuple(sorted(self._devices(self._now()), key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
-        """Return the file's links between all its cards."""
+        """Return the file's links between all its cards; None if the file lists none."""
         return self._now().gpu_links
 
     def shared_paths(self) -> tuple[str, ...]:

@@ -34,8 +34,9 @@ done
 rm -rf "$2"
 kill -KILL 0
 """
-"""$1 is the program, $2 a folder that receives the daemon's exit code, $3 one more option. A daemon
-that is still starting accepts no command yet, so the command is repeated until it is accepted."""
+"""Shell script of the watcher: $1 is the program, $2 a folder that receives the daemon's exit code,
+$3 one more option. A daemon that is still starting accepts no command yet, so the command is
+repeated until it is accepted."""
 
 
 @contextmanager
@@ -92,8 +93,8 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
 def answers(
     command: Sequence[str], env: Mapping[str, str], order: bytes = b"get_server_list\n"
 ) -> bool:
-    """Return True if the daemon accepts the command; `command` is the program, or a command that
-    runs it."""
+    """Return True if the daemon accepts `order`, a line for its control program; `command` runs
+    that program."""
     try:
         completed = subprocess.run(
             command,

@@ -94,7 +94,8 @@ class NvmlReader:
         return tuple(sorted(devices, key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
-        """Return the links that `nvidia-smi topo -m` shows between the cards read last."""
+        """Return the links that `nvidia-smi topo -m` shows between the cards read last; None for
+        fewer than 2 or more than `MOST_LINKED` cards, or if not all links can be read."""
         nvml = self._ready()
         cards = [device for device in self._known.values() if device.gpu.parent is None]
         handles = [
@@ -360,8 +361,8 @@ _SWITCH = 2
 
 
 def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | None:
-    """Return the links of these cards, each with its handle; None if NVML does not report all of
-    them."""
+    """Return the links of these cards, each with its handle; None for fewer than 2 or more than
+    `MOST_LINKED` cards, or if NVML does not report all links."""
     if not 1 < len(cards) <= MOST_LINKED:
         return None
     ends = [_nvlink_ends(nvml, handle) for _, handle in cards]

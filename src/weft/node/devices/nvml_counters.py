@@ -50,7 +50,8 @@ class NvmlCounters:
         self._gpm = None
 
     def sample(self) -> dict[str, float]:
-        """Return the load since the last call, and present power, clocks and temperature."""
+        """Return the load since the last call and, except for a MIG instance, present power, clocks
+        and temperature."""
         counters = self._counters() if self._gpm else {}
         if self._instance is not None:
             return counters
@@ -72,7 +73,8 @@ class NvmlCounters:
         return self._utilization() | counters | values
 
     def meters(self) -> dict[str, float]:
-        """Return a card's further values: power limit, energy, encoder and decoder."""
+        """Return a card's further values: power limit, energy, encoder and decoder; none for a MIG
+        instance."""
         nvml, handle = self._nvml, self._handle
         if self._instance is not None:
             return {}

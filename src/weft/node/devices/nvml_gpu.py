@@ -55,13 +55,14 @@ class NvmlGpu:
         return self._counters.sample()
 
     def one_process_only(self) -> bool:
-        """Return True in compute mode exclusive-process or prohibited, where only MPS can share the
-        GPU."""
+        """Return True unless the GPU's compute mode is default: in mode exclusive-process only MPS
+        can share the GPU, in mode prohibited nothing runs on it."""
         mode = ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeMode(self._handle))
         return (mode or 0) != 0
 
     def memory_mib(self) -> tuple[int, int]:
-        """Return the memory in use and the free memory, MiB."""
+        """Return the memory in use and the free memory, MiB; (0, 0) if NVML does not report
+        them."""
         memory = ask(self._nvml, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
         return (memory.used // MIB, memory.free // MIB) if memory is not None else (0, 0)
 

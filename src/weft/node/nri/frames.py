@@ -27,7 +27,7 @@ RUNTIME_SIDE = {PLUGIN_CALLED: RESPONSE, RUNTIME_CALLED: REQUEST}
 """The type of message that either side receives on each connection."""
 
 MOST_BODY_BYTES = 4 << 20
-"""ttrpc's own limit."""
+"""Largest size of a message's body: ttrpc's own limit."""
 
 _FRAME = struct.Struct(">II")
 _MESSAGE = struct.Struct(">IIBB")
@@ -39,7 +39,8 @@ MOST_SENT_BYTES = 128 * _PIECE_BYTES
 
 
 class BrokenFrameError(WeftError):
-    """The bytes are not NRI; nothing after them can be read."""
+    """Received bytes are not valid NRI, so nothing after them can be read; or an answer is too
+    large to be sent."""
 
 
 class Message(NamedTuple):

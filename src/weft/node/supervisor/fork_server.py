@@ -56,7 +56,8 @@ async def spawn(
 
 
 class ForkServer:
-    """The supervisor's side; `command` must run a program that calls `begin_when_told`."""
+    """The supervisor's connection to the server process that forks agents. `command` starts that
+    process, and must run a program that calls `begin_when_told`."""
 
     def __init__(
         self, command: Sequence[str], more: Mapping[str, str], fds: Sequence[int] = ()

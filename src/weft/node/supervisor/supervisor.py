@@ -28,8 +28,8 @@ log = logging.getLogger("weft.agent")
 
 class SupervisorOptions(msgspec.Struct, frozen=True):
     """`first_delay_s`, `most_delay_s`: shortest and longest delay before a restart, if agents were
-    killed twice or more in a row soon after their start. `well_s`: from this many seconds after its
-    start on, an agent's end does not count as soon."""
+    killed twice or more in a row soon after their start. `well_s`: an agent that was killed within
+    this many seconds after its start was killed soon."""
 
     first_delay_s: float = 0.25
     most_delay_s: float = 5.0
@@ -110,8 +110,8 @@ _WHY = "the agent on this node is not running: the container waits for its share
 
 
 class ShareGuard:
-    """A `RuntimeHooks` that refuses containers without the agent's `mark` while `on_duty` returns
-    True."""
+    """A `RuntimeHooks` that refuses a container of a pod with a share if the container does not
+    have the agent's `mark`, while `on_duty` returns True."""
 
     def __init__(self, mark: str, on_duty: Callable[[], bool]) -> None:
         self.refused = 0
@@ -139,7 +139,7 @@ class ShareGuard:
     def validate(
         self, pod: nri.PodSandbox, container: nri.Container, adjust: nri.ContainerAdjustment
     ) -> str:
-        """Not supported: a guard does not register for validation."""
+        """Raise `WeftError`: a guard does not register for validation."""
         raise WeftError("a guard does not validate")
 
     def pod_event(self, event: int, pod: nri.PodSandbox) -> None:

@@ -36,7 +36,7 @@ from weft.model.metric import Metric
 from weft.telemetry.meaning.answers import Floats
 
 LEAST_STUCK = 3
-"""If at least this many GPUs read the maximum at once, that is no coincidence."""
+"""Least number of GPUs that read the maximum at once for which this is no coincidence."""
 TOLERANCE, TOLERANCE_MIB = 1.02, 1024
 """A card's used and free memory may add up to this factor of its size plus this many MiB, because
 of rounding and inventories in GiB; more cannot be true."""
@@ -45,8 +45,8 @@ LEAST_TOLD = 0.85
 `TOLERANCE_MIB`; less cannot be true. ECC takes a sixteenth of a card with GDDR6, the driver some
 hundred MiB, and inventories may have the size printed on the box."""
 AT_WORK = 0.5
-"""A mean share of time above this is no measuring error: it contradicts another metric that is
-always 0. One below contradicts another that is always 1."""
+"""Mean share of time that is too large for a measuring error: a larger mean contradicts another
+metric of the card that is always 0, and a smaller mean contradicts another that is always 1."""
 CLOSES_FROM = {
     Metric.SM_ACTIVE_RATIO: BUSY_SM,
     Metric.GRAPHICS_ACTIVE_RATIO: BUSY_SM,

@@ -74,7 +74,8 @@ _CARRIED = 2
 """Maximum number of empty slots at the end that are filled with the last sample, as scrapes and
 polls drift apart."""
 SAMPLES = 20
-"""Number of newest samples that are compared; with fewer, no correlation is computed."""
+"""Number of newest samples over which an application's load and a GPU's are correlated; with fewer
+samples there is no correlation."""
 MOST_APPLICATIONS = 32
 """Maximum number of applications with a column in a snapshot. Those whose pods last had a GPU alone
 the longest ago are dropped first."""

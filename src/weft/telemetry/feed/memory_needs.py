@@ -439,7 +439,7 @@ class PeakWatch:
         self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
     ) -> dict[str, int]:
         """Return `SignalsSnapshot.peaks_mib` after this poll: the most memory used so far, MiB, by
-        UID of warm pods on one GPU.
+        UID; only of warm pods that hold a single GPU and were watched without a gap.
 
         `uids` are the pods of the residents' rows, `answer` the needs computed for them."""
         fresh = (answer.freshness == FRESH)[residents.gpu].tolist()

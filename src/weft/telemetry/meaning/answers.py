@@ -91,7 +91,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def labels_of(text: bytes) -> dict[str, str]:
-    """Return a series' labels; none if they cannot be read."""
+    """Return a series' labels; empty if they cannot be read."""
     try:
         return _labels.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

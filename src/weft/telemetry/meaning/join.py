@@ -232,7 +232,7 @@ class SeriesJoiner:
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
         """Return samples of pods' own use of GPUs, if the exporter reports them in addition to the
-        device's own series.
+        device's own series, or the metric is reported by process.
 
         Values of several containers or processes of a pod are added up."""
         ends = np.cumsum(answer.counts)
@@ -276,7 +276,8 @@ class SeriesJoiner:
         return places, numbers
 
     def _meet(self, text: bytes, rest: bytes) -> _Place:
-        """Read labels that are new, or that no series had in this generation."""
+        """Return the GPU and pod of labels that are new, or that no series had in this generation
+        of remembered labels."""
         if (place := self._before.get(rest)) is not None:
             return self._keep(rest, place)
         labels = labels_of(text)

@@ -77,8 +77,8 @@ class ExporterSource:
         self._fetch = fetch
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """Read one sample of every series; exporters keep no older samples, so `back_s` is
-        ignored."""
+        """Read one sample of every series of these metrics; exporters keep no older samples, so
+        `back_s` is ignored."""
         wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
         answered = await asyncio.gather(
             *(self._ask(node, url, wanted) for node, url in self._targets().items())
