@@ -115,7 +115,7 @@ class LoneDisk(msgspec.Struct, frozen=True, gc=False):
 
 
 class MountedVolumes(msgspec.Struct, frozen=True, gc=False):
-    """What a pod's volumes use that limits other pods: attachments that a driver limits, disks,
+    """Use by a pod's volumes that limits other pods: attachments that a driver limits, disks,
     and claims for one pod alone (ReadWriteOncePod). `lone_claims` (namespace/name) are for one
     pod alone (ReadWriteOncePod)."""
 

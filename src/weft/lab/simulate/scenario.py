@@ -79,8 +79,8 @@ class Scenario(msgspec.Struct, frozen=True):
     """A cluster and a workload, in file order, and the inputs and rules of the scheduler.
 
     `mystic`: distances between applications, for the baseline Mystic in Co-scheML. `world` events
-    happen at their times in timed mode; `limits` bound the share of a GPU that may be promised.
-    `usual` are the shapes that policies consider typical; if empty, those of the pods. With
+    happen at their times in timed mode; `limits` say how far reservations may exceed a GPU's
+    memory. `usual` are the shapes that policies consider typical; if empty, those of the pods. With
     `learn`, policies know only pods that arrived before, and a pod's weight halves every
     `half_life_ns` (0: never).
 
@@ -242,8 +242,8 @@ class HeldStart(msgspec.Struct, frozen=True):
     """A cluster's state: `events` load the bound pods, then the `pending` pods arrive in this
     order.
 
-    `usual` are the shapes that policies consider typical, `limits` bound the share of a GPU that
-    may be promised."""
+    `usual` are the shapes that policies consider typical; `limits` say how far reservations may
+    exceed a GPU's memory."""
 
     nodes: tuple[Node, ...]
     events: Sequence[Event]

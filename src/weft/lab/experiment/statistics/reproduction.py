@@ -88,7 +88,7 @@ class Check(Section, frozen=True, kw_only=True):
 
 
 class AssumedHeadline(Section, frozen=True, kw_only=True):
-    """A difference to show for each level of an experiment's axis `assumption`.
+    """A difference to show for each level of an experiment's axis "assumption".
 
     It says by how much `measure` of `scheduler` differs from the baseline's, in percent of the
     baseline."""
