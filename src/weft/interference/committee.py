@@ -68,8 +68,8 @@ class Committees(NamedTuple):
     apart: Mapping[int, tuple[KernelSettings, ...]] = MappingProxyType({})
 
     def without(self, family: int) -> tuple[KernelSettings, ...]:
-        """Return the `far` committee that was elected without this family, so that it can be judged
-        on it."""
+        """Return the `far` committee elected without this family's errors, to be judged on this
+        family; for a family that took no part in the election, `far` itself."""
         return self.apart.get(family, self.far)
 
 

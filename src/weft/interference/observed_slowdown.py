@@ -225,8 +225,9 @@ class ObservedSlowdowns:
     def due(self, now_ns: int) -> InterferenceTable | None:
         """Return the patched table if an update is due, else None.
 
-        An update is due at once when a ban began or ended, and otherwise every five minutes if a
-        pair's slowdown changed. Each table has a higher version than the one before."""
+        An update is due at once when a ban began or ended or `rebase` made it due, and otherwise
+        at most every five minutes, if a pair's slowdown changed. Each table has a higher version
+        than the one before."""
         self._forget_old(now_ns)
         known, bans = self._with_room(self.bans(now_ns))
         if self._told is not None and bans == self._told[1]:

@@ -56,8 +56,8 @@ class Meter:
         self._wall = time.perf_counter()
 
     def arrives(self, milli: int) -> None:
-        """Record that a pod requesting `milli` in total arrives; it may be the first of a new bin
-        of demand."""
+        """Record the arrival of a pod that requests `milli` thousandths of GPUs in total; if the
+        demand enters a new whole percent, store the fragmentation first."""
         percent = round((self._arrived[-1] + milli) * 100 / self._capacity)
         if percent != self._bin:
             self._mark_bin()
@@ -115,8 +115,8 @@ class Meter:
         return milli, mib
 
     def used_milli(self) -> int:
-        """Return the GPU milli held now, summed over GPUs: of its cores or its memory, whichever is
-        more."""
+        """Return the thousandths of GPUs held now, summed over GPUs: of each GPU's cores or
+        memory, whichever is more."""
         return int(held_milli(self._engine.ledger.table).sum())
 
     def result(

@@ -271,8 +271,8 @@ def usage_over_time(
 
 
 def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
-    """Return mean utilization (percent) and memory (MiB) over the turn, and the energy of all GPUs
-    (kJ)."""
+    """Return mean utilization (percent) and memory (MiB) over the turn, and the energy of all
+    GPUs (kJ); None without samples."""
     util = [row.gpu_util_percent for row in usage if row.gpu_util_percent is not None]
     power = [row.power_w for row in usage if row.power_w is not None]
     memory = [row.memory_used_mib for row in usage if row.memory_used_mib is not None]

@@ -425,8 +425,8 @@ def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
 
 
 def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> Chart | None:
-    """Draw a measure over the first axis that has several numbers, all other axes at their first
-    level.
+    """Draw a measure over the first axis that has several numbers, with all other axes at their
+    first level.
 
     Without such an axis, draw a bar per scheduler. None if there are too many schedulers, or
     nothing was measured."""

@@ -60,7 +60,8 @@ _MODELS = {
     "A100": PowerModel(55.0, 15.0, 330.0),
     "H100": PowerModel(70.0, 20.0, 610.0),
 }
-"""Idle and maximal watts by GPU model, as vendors and users report them, linear in activity."""
+"""Power by GPU model, linear in activity: its idle and maximal watts are as vendors and users
+report them."""
 
 
 def power_of(model: str) -> PowerModel:
