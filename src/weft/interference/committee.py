@@ -32,8 +32,8 @@ def no_ticks(_done: int, _of: int) -> None:
 
 
 class Effort(NamedTuple):
-    """Effort of a training: kernels drawn at random, kernels bred from the best, and a progress
-    callback."""
+    """Effort of a training: the number of kernels drawn at random, the number bred from the
+    best, and a progress callback."""
 
     drawn: int = DRAWN
     bred: int = BRED

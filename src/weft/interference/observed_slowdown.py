@@ -156,7 +156,7 @@ class ObservedSlowdowns:
             self._put(ban.gpu_model, ban.application, ban.other, ban.until_ns)
 
     def rebase(self, base: InterferenceTable) -> None:
-        """Replace the predictions underneath; if there are observations, an update is due."""
+        """Replace the base table; if there are observations, an update is due."""
         self.base, self._view = base, InterferenceView(base)
         self._version = max(self._version, base.version)
         if self._told != _NOTHING:

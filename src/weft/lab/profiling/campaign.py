@@ -422,8 +422,8 @@ class Campaign:
     def _rate(
         self, pool: ResidentPool, resident: BenchResident, name: str, window: tuple[float, float]
     ) -> float:
-        """Return iterations per second within the window, once an iteration after the window was
-        reported."""
+        """Wait until an iteration after the window is reported, and return the iterations per
+        second within the window."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
         while resident.report().stamps[-1].at_s < closed:

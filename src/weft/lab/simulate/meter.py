@@ -64,7 +64,8 @@ class Meter:
             self._bin = percent
 
     def arrived(self, milli: int, used_milli: int) -> None:
-        """Record that the pod was decided; all placed pods now request `used_milli`."""
+        """Record that the scheduler decided on a pod that requests `milli`; all placed pods now
+        request `used_milli`, both in thousandths of GPUs."""
         self._arrived.append(self._arrived[-1] + milli)
         self._used.append(used_milli)
 

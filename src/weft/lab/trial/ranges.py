@@ -245,7 +245,8 @@ def lost(
 def usage_over_time(
     samples: Samples, pods: Iterable[tuple[float, float | None, float | None]], length_s: float
 ) -> list[CardUsage]:
-    """Return a row for every `STEP_S` of the turn; sample times are seconds since its begin.
+    """Return a row for every `STEP_S` seconds of the turn; sample times are seconds since its
+    begin.
 
     `pods`: (creation, binding, end) of each pod in seconds, None for a step not reached."""
     at_s = np.arange(0.0, max(length_s, STEP_S), STEP_S)

@@ -227,7 +227,8 @@ _LOG_LINES, _LOGS_AT_ONCE = "100", 8
 
 
 class TurnPlan(msgspec.Struct, frozen=True):
-    """A turn: its Jobs, its scheduler, and `percent` of over-provisioning."""
+    """A turn, which is one scheduler's run of one seed's Jobs on a cluster; `percent` is the
+    over-provisioning of memory requests."""
 
     labels: TurnLabels
     cluster: Cluster

@@ -34,7 +34,7 @@ FIGURES = (*TRACE_FIGURES, "by-model", "unscheduled")
 """Names of the figures that `weft simulate` may write."""
 _OTHER = "other reasons"
 MOST_TOGETHER = 8
-"""More lines in one panel are indistinguishable; then each policy gets its own panel."""
+"""Maximum number of lines in one panel; with more, each policy gets a panel of its own."""
 
 
 def simulation_charts(
@@ -471,7 +471,7 @@ def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str
 def _bars(
     spec: ExperimentSpec, measure: str, means: list[MeasureSummary], look_of: Mapping[str, Look]
 ) -> Chart | None:
-    """Draw the measure at one level, the best scheduler first."""
+    """Draw the measure at one level, the best scheduler first; None if all means are 0."""
     if not any(row.mean for row in means):
         return None
     means.sort(key=lambda row: row.mean, reverse=measure_of(measure).more_is_better is True)

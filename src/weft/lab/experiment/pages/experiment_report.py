@@ -51,7 +51,7 @@ _BY_DEMAND = ("gpu_allocated_at_100_percent", "gpu_allocated_percent", "gpu_frag
 PDF = "report.pdf"
 INDEX = "index.html"
 MOST_COLUMNS = 4
-"""Columns up to which a table stays a table on narrow screens; of wider tables each row becomes a
+"""Maximum number of columns that a table keeps on narrow screens; with more, each row becomes a
 card."""
 COLUMNS = ("Check", "Result", "Criterion", "Published", "")
 

@@ -49,8 +49,9 @@ class PowerModel(msgspec.Struct, frozen=True):
 
 
 V100_INFERENCE = PowerModel(27.1, 9.8, 17.2)
-"""A V100 with the published MLPerf inference jobs (Ferikoglou et al., 54,396 s of logs), a =
-GPU_UTIL. These jobs draw at most about 60 W of the GPU's 250 to 300, so it fits no other jobs."""
+"""Power of a V100 with the published MLPerf inference jobs (Ferikoglou et al., 54,396 s of
+logs), whose activity is GPU_UTIL. These jobs draw at most about 60 W of the GPU's 250 to 300, so
+the model fits no other jobs."""
 
 
 _MODELS = {
