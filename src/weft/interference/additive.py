@@ -51,7 +51,8 @@ def fit(samples: PairSamples, values: Floats, count: int, ridge: float = RIDGE) 
 
 
 def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveModel:
-    """Fit to log slowdowns, and estimate the 90 % spread by leaving pairs out."""
+    """Fit to the samples' log slowdowns; `spread` is estimated from the errors on left-out
+    pairs."""
     slower = -np.log(samples.speed)
     known = np.unique(samples.pair, return_inverse=True)[1]
     fold = np.random.default_rng(19).permutation(int(known.max(initial=-1)) + 1)[known] % folds

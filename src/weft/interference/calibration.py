@@ -71,7 +71,7 @@ def quantile(scores: Floats, weights: Floats, level: float) -> float:
 
 def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
     """Return the calibration factor for scores by group, at least 0; each sample has the same
-    weight."""
+    weight. Without scores it is the normal distribution's, 1.2816."""
     nonempty = [group for group in scores if len(group)]
     if not nonempty:
         return 1.2816
@@ -84,8 +84,8 @@ def few_groups(groups: int) -> float:
     """Return the factor by which bounds for a new group are widened when learnt from `groups`
     groups.
 
-    It is the width of Student's prediction interval over that of the normal distribution: t(0.9, G
-    − 1)·√(1 + 1/G) ÷ z(0.9)."""
+    It is the width of Student's prediction interval over that of the normal distribution: t(0.9,
+    G − 1)·√(1 + 1/G) ÷ z(0.9); 3 for fewer than two groups."""
     if groups < 2:
         return 3.0
     z, free = NormalDist().inv_cdf(COVERAGE), groups - 1

@@ -32,8 +32,8 @@ def no_ticks(_done: int, _of: int) -> None:
 
 
 class Effort(NamedTuple):
-    """Effort of a training: kernels drawn at random, kernels bred from the best, and a progress
-    callback."""
+    """Effort of a training: the number of kernels drawn at random, the number bred from the
+    best, and a progress callback."""
 
     drawn: int = DRAWN
     bred: int = BRED
@@ -68,8 +68,8 @@ class Committees(NamedTuple):
     apart: Mapping[int, tuple[KernelSettings, ...]] = MappingProxyType({})
 
     def without(self, family: int) -> tuple[KernelSettings, ...]:
-        """Return the `far` committee that was elected without this family, so that it can be judged
-        on it."""
+        """Return the `far` committee elected without this family's errors, to be judged on this
+        family; for a family that took no part in the election, `far` itself."""
         return self.apart.get(family, self.far)
 
 

@@ -24,7 +24,7 @@ OUT_OF_MEMORY = "out-of-memory"
 TIME_SLICING, MPS = "time-slicing", "mps"
 ISOLATIONS = (TIME_SLICING, MPS)
 BLANK = 2.0**53
-"""DCGM writes values from this size on instead of a missing reading."""
+"""Lower limit of the values that DCGM writes instead of a missing reading."""
 _ROUNDED = 0.02
 """A ratio may lie this far outside 0 to 1, through rounding or counters that are read slightly
 late."""

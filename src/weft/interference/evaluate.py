@@ -27,7 +27,7 @@ WHY_NOT = {
     "new GPU": "no other GPU model was measured with this isolation and the same applications",
     "several others": "too few sets of three or more applications were measured",
 }
-"""Why a split may have no result."""
+"""Reasons why a split may have no result, by split."""
 UNSEEN_MODEL = 1.5
 FEWEST_SEVERAL = 20
 """Fewest measurements with several neighbours; with fewer the split `several others` is skipped."""
@@ -177,8 +177,8 @@ def _parts(
 def _new_gpu(
     measured: Measurements, cell: Measurements, how: Examination
 ) -> ExaminationResult | None:
-    """Predict this cell's pairs by each other GPU model's predictor, unchanged, with widened
-    bounds."""
+    """Score the predictors of all other GPU models on this cell's pairs, unchanged but with
+    widened bounds; None if no other model has one."""
     ((gpu_model, isolation),) = cell.cells()
     folds = []
     for other_model, other_isolation in measured.cells():
@@ -205,7 +205,8 @@ def _new_gpu(
 
 
 def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
-    """Learn from all pairs and half of the larger sets, and predict the other half.
+    """Learn from all pairs and half of the larger sets, and predict the other half; None if there
+    are too few sets.
 
     Baselines: `product of pairs` multiplies the speeds predicted with each single neighbour, `worst
     pair` takes the lowest of these, `pairs and hinge` is the prediction of `ladder.py` without

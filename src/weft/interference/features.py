@@ -67,7 +67,7 @@ class Applications:
         ).reshape(len(rows), len(self.columns))
 
     def samples(self, runs: Iterable[CoLocatedRun]) -> PairSamples:
-        """Return runs with exactly one neighbour as index pairs; longer runs are left out."""
+        """Return runs with exactly one neighbour as index pairs; runs with several are left out."""
         pairs = [run for run in runs if len(run.others) == 1]
         target = np.array([self.index[run.target] for run in pairs], np.int64)
         other = np.array([self.index[run.others[0]] for run in pairs], np.int64)
@@ -109,8 +109,8 @@ def utilisation(run: SoloRun) -> float:
 
 
 def memory_activity(run: SoloRun) -> float:
-    """Return the share of time in which the GPU's memory is busy while the application is alone on
-    it; NaN if not measured."""
+    """Return the share of time in which the GPU's memory is busy while the application runs
+    alone; NaN if not measured."""
     return _first_mean(run, "memory_copy_ratio", "dram_active_ratio")
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 ENOUGH_FOR_INTERVAL = 5
-"""With fewer values there is no interval: it would be wider than the range of the values, or too
-narrow."""
+"""Minimum number of values for an interval; with fewer it would be wider than the range of the
+values, or too narrow."""
 _ROUNDING = 1e-9
 """Values whose relative difference is smaller than this count as equal."""
 Floats = NDArray[np.float64]

@@ -1,8 +1,8 @@
 """A Gaussian process over ordered pairs of applications, with exact leave-group-out predictions.
 
-A target's loss with a neighbour is a base, what the target is sensitive to, what the neighbour
-inflicts, and how the two interact. Each part is smooth over how similar applications are: the same
-one, one of the same family at a similar batch size, or one with similar features.
+A target's loss with a neighbour is the sum of a base, the target's sensitivity, what the neighbour
+inflicts, and the interaction of the two. Each part is alike for similar applications: the same one,
+one of the same family at a similar batch size, or one with similar features.
 
     k((v, a), (v', a')) = base + s·V(v, v') + i·A(a, a') + p·V(v, v')·A(a, a')
 
@@ -197,8 +197,8 @@ def inverse_of(settings: KernelSettings, likeness: KernelParts, samples: PairSam
 
 
 def _inverted(matrix: Floats) -> Floats:
-    """Invert a positive definite matrix, at half the cost of a general inverse; else
-    `LinAlgError`."""
+    """Invert a positive definite matrix, at half the cost of a general inverse; `LinAlgError` if
+    it is not positive definite."""
     if not len(matrix):
         return matrix.copy()
     half, failed = lapack.dpotrf(matrix, lower=1, clean=1)

@@ -1,10 +1,9 @@
 """Predicts slowdowns by models learnt from measured pairs of one GPU model, with calibrated bounds:
 the second choice of `ladder.py`.
 
-Committees of kernels predict for every training set. Where applications have profiles and LightGBM
-is installed, quantile forests are averaged in, and for new families the additive model, with the
-weights that predict left-out pairs and families best.
-"""
+Committees of kernels predict for every training set. Two kinds of models are averaged in, with
+the weights that predict left-out pairs and families best: quantile forests, where applications
+have profiles and LightGBM is installed, and for new families the additive model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -178,8 +177,8 @@ class LearnedPredictor:
     def together(
         self, applications: Applications, target: int, others: Sequence[int]
     ) -> SpeedPrediction | None:
-        """Predict one target with several neighbours at once; None if there were no training runs
-        with as many neighbours."""
+        """Predict one target with several neighbours at once; None without forests that were
+        trained on runs with at least as many neighbours."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
         targets, beside = np.array([target]), np.array([list(others)])

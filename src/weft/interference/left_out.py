@@ -162,8 +162,8 @@ def blend(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutSc
 
 
 def number_of(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
-    """Average the speed with weight `share` for `other`, but keep the deviation of `first`: forests
-    (`other`) are no less confident about applications unlike any that they were trained on."""
+    """Average the speed with weight `share` for `other`, but keep the deviation of `first`: that
+    of forests (`other`) does not grow for applications unlike all those of the training set."""
     return LeftOutScores((1 - share) * first.speed + share * other.speed, first.deviation)
 
 

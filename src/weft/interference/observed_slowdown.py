@@ -156,7 +156,7 @@ class ObservedSlowdowns:
             self._put(ban.gpu_model, ban.application, ban.other, ban.until_ns)
 
     def rebase(self, base: InterferenceTable) -> None:
-        """Replace the predictions underneath; if there are observations, an update is due."""
+        """Replace the base table; if there are observations, an update is due."""
         self.base, self._view = base, InterferenceView(base)
         self._version = max(self._version, base.version)
         if self._told != _NOTHING:
@@ -225,8 +225,9 @@ class ObservedSlowdowns:
     def due(self, now_ns: int) -> InterferenceTable | None:
         """Return the patched table if an update is due, else None.
 
-        An update is due at once when a ban began or ended, and otherwise every five minutes if a
-        pair's slowdown changed. Each table has a higher version than the one before."""
+        An update is due at once when a ban began or ended or `rebase` made it due, and otherwise
+        at most every five minutes, if a pair's slowdown changed. Each table has a higher version
+        than the one before."""
         self._forget_old(now_ns)
         known, bans = self._with_room(self.bans(now_ns))
         if self._told is not None and bans == self._told[1]:

@@ -19,8 +19,8 @@ class NearestPair(msgspec.Struct, frozen=True):
 
 
 class PredictionReasons(msgspec.Struct, frozen=True):
-    """Reasons for a prediction: `parts` add up to the speed that the first kernel predicts, `trees`
-    are contributions to log slowdown."""
+    """Reasons for a prediction: `parts` add up to the speed (or log speed) that the first kernel
+    predicts, `trees` are contributions to log slowdown."""
 
     prediction: SlowdownPrediction
     nearest: tuple[NearestPair, ...] = ()

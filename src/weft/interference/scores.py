@@ -14,7 +14,7 @@ from weft.interference.intervals import ENOUGH_FOR_INTERVAL, ratio_of_means
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 ONE_SAMPLE = 1.0
-"""Resolution of the number of covered samples per family: a whole number."""
+"""Resolution of the number of covered samples per family: 1, as it is a whole number."""
 _AT_90 = NormalDist().inv_cdf(0.9)
 
 

@@ -20,7 +20,7 @@ UNKNOWN_SUM = 1.0
 
 
 def speed_of(utilisation_sum: float, memory_sum: float = 0.0) -> float:
-    """Return the speed for these sums."""
+    """Return the predicted speed for these sums, as a share of the speed alone, at least 0.05."""
     speed = 1.0 - 0.32 * max(0.0, utilisation_sum - 0.88) - 0.16 * max(0.0, memory_sum - 0.90)
     return max(0.05, speed)
 

@@ -34,8 +34,9 @@ class Comparison:
         self.notes = list(results.notes)
 
     def rows(self) -> list[Row]:
-        """One row per policy, best first: means, and half-widths of 95 % intervals ("…_ci95", None
-        below five seeds). Percentages are of the cluster's GPUs, times in seconds."""
+        """Return one row per policy, best first: means, and half-widths of 95 % intervals
+        ("…_ci95", None below five seeds). Percentages are of the cluster's GPUs, times in
+        seconds."""
         summaries = {summary.policy: summary for summary in self.results.summary}
         return [_row(summaries[name]) for name in ranked(self.results)]
 

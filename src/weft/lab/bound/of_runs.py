@@ -83,7 +83,8 @@ LIMIT_S = 180.0
 """Seconds of search per bound; after them the best bound found is used."""
 
 Watch = Callable[[PolicyRun, float, float], None]
-"""Called during a search with the run, the bound and the value reached, in percent of capacity."""
+"""Function called during a search with the run, the bound and the value reached, both in percent
+of capacity."""
 
 
 class BoundSettings(NamedTuple):

@@ -254,7 +254,8 @@ def _gives(below: Values, cpu: int, step: _Step, now: int) -> bool:
 
 
 def _join(into: Values, below: Values, steps: Sequence[_Step]) -> None:
-    """Raise each entry of `into` to `below` plus a step, if that is higher."""
+    """Raise each entry of `into` (by CPU) to a step's worth plus the entry of `below` for the
+    CPU that the step leaves, if that is higher."""
     for cpu, worth in steps:
         if cpu < len(into):
             np.maximum(into[cpu:], below[: len(into) - cpu] + worth, out=into[cpu:])

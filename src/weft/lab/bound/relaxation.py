@@ -22,8 +22,8 @@ MOST_LEVELS = 200
 coarser."""
 
 _BY_SIZE = {int(Code.FITS), int(Code.NO_GPU), int(Code.TOO_FEW_GPUS)}
-"""Reason codes that do not exclude a node: lack of free GPUs, which the relaxation counts
-itself."""
+"""Codes that do not exclude a node: the pod fits, or free GPUs are lacking, which the relaxation
+counts itself."""
 
 
 class Piece(msgspec.Struct, frozen=True):

@@ -191,16 +191,17 @@ class ResidentPool:
 LEAST_ITERATIONS = 3
 """Iterations that a window must contain; it stays open longer for slow applications."""
 _REST = 0.1
-"""Restarting all residents is not worthwhile with less than this fraction of the budget left."""
+"""Fraction of the budget; if less than this is left, restarting all residents is not worthwhile."""
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
     """Settings of a measuring campaign.
 
     `runs`: repetitions of each application alone and each pair, whose median counts. `window_s`:
-    long enough for ten samples of the counters. `warm_s`: warm-up of workloads each time they start
-    running. `sample_s`: seconds between samples. `longest`: windows stay open for at most this
-    multiple of `window_s`. `budget_s`: time for everything; 0 is unlimited."""
+    length of a measuring window, enough for ten samples of the counters. `warm_s`: warm-up of
+    workloads each time they start running. `sample_s`: seconds between samples. `longest`:
+    windows stay open for at most this multiple of `window_s`. `budget_s`: time for everything; 0
+    is unlimited."""
 
     runs: int = 3
     window_s: float = 3.0
@@ -298,8 +299,8 @@ class Campaign:
         starting = round(pool.usual_load_s / self._usual_s())
 
         def cost(pair: tuple[str, str]) -> int:
-            """Return the runs that the pair lacks, plus starting a second copy if both are one
-            application."""
+            """Return the number of runs that the pair lacks; if it is one application twice,
+            plus the number of runs that take as long as starting a second copy."""
             return part.missing([pair], runs) + (starting if pair[0] == pair[1] else 0)
 
         affordable = self._affordable(part) - part.missing(alone, runs)
@@ -421,8 +422,8 @@ class Campaign:
     def _rate(
         self, pool: ResidentPool, resident: BenchResident, name: str, window: tuple[float, float]
     ) -> float:
-        """Return iterations per second within the window, once an iteration after the window was
-        reported."""
+        """Wait until an iteration after the window is reported, and return the iterations per
+        second within the window."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
         while resident.report().stamps[-1].at_s < closed:

@@ -92,7 +92,8 @@ class WorkloadProcess:
         self._order(b"pause\n")
 
     def end(self) -> None:
-        """Close the pipe of orders, then kill the process group after `END_S` seconds."""
+        """Close the pipe of orders, wait up to `END_S` seconds for the process to end, then kill
+        its process group."""
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()

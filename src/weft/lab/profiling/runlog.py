@@ -84,7 +84,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
-    """One run that has ended. `rates` are in the order of `applications`; empty if the run failed.
+    """One run that has ended. `rates`, in iterations per second, are in the order of
+    `applications`; empty if the run failed.
 
     `features` are the GPU's over the window, `at` the time of day (UTC), `window_s` the window's
     length and `took_s` the run's. `memories_mib` is the GPU memory that each application held,

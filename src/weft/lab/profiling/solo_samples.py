@@ -115,7 +115,7 @@ class SeenGpus:
             self._pod(card, pod)[:] |= bound
 
     def distrust(self, node: str, holdings: Floats) -> None:
-        """Mark slots in which the ledger counted more holdings on the node than pods were seen.
+        """Mark slots in which the ledger counted more GPU shares held on the node than were seen.
 
         An unidentified pod was then on one of the node's GPUs, so no pod there counts as alone."""
         cards = [card for card in self.pods if card[0] == node]

@@ -56,7 +56,8 @@ class FileStore:
         return files.read(self._path)
 
     async def change(self, change: Change) -> Dataset:
-        """Rewrite the file; `BadInputError` if it cannot be written."""
+        """Rewrite or create the file with the changed dataset, and return the dataset;
+        `BadInputError` if the file cannot be written."""
         if self._path == STDIN:
             raise BadInputError("--file -", "is only for reading; name a file to store profiles in")
         changed = change(files.read(self._path) if self._path.exists() else EMPTY)
@@ -80,7 +81,8 @@ class ConfigMapStore:
         return self._read(config_map)
 
     async def change(self, change: Change) -> Dataset:
-        """Patch the ConfigMap; `BadInputError` if the dataset is too large for a ConfigMap."""
+        """Patch or create the ConfigMap with the changed dataset, and return the dataset;
+        `BadInputError` if it is too large for a ConfigMap."""
         for attempt in range(ATTEMPTS):
             config_map = await self._get()
             changed = change(self._read(config_map))

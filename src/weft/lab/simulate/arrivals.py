@@ -23,7 +23,7 @@ USUAL_SEEDS = 20
 """Default number of arrival orders: a run takes seconds, and with 20 runs skewed differences hardly
 distort intervals."""
 MOST_DEMAND = 100
-"""Upper limit of demand; beyond it only the run time changes."""
+"""Upper limit of demand, as a multiple of capacity; beyond it only the run time changes."""
 
 
 class Arrivals(msgspec.Struct, frozen=True):

@@ -126,8 +126,8 @@ Key = TypeVar("Key", int, str)
 class EventLoop(Generic[Key]):
     """The virtual clock, the engine, and a heap of future events as (time in ns, kind, pod).
 
-    `heap` must be a valid heap, and is modified. A command without a handler in the subclass is
-    ignored."""
+    `heap` must be a valid heap, and is modified. A subclass must handle `Bind`; other commands
+    without a handler are ignored."""
 
     nobody: Key
 

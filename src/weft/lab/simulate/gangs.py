@@ -43,7 +43,8 @@ class GangClock:
         self._last_end_ns = 0
 
     def comes(self, number: int, gang: Gang, milli: int, now_ns: int) -> None:
-        """Record that a pod of the gang, which requests `milli`, arrives for the first time."""
+        """Record that a pod of the gang, which requests `milli` thousandths of GPUs, arrives for
+        the first time."""
         followed = self._gangs.setdefault(gang.key, _FollowedGang(gang.least))
         self._of[number], self._milli[number] = followed, milli
         if self._first_ns is None:

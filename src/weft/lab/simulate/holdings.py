@@ -10,7 +10,7 @@ from weft.core.engine.nominations import is_kept
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 
 OnHoldings = Callable[[Engine, Callable[[str], str]], None]
-"""Called with the engine, and a function that maps a pod's UID to its name."""
+"""Function called with the engine, and a function that maps a pod's UID to its name."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):

@@ -58,7 +58,8 @@ FAILS_EVERY_S, FAILS_FOR_S, FIRST_FAILURE_S = 60, 25, 20
 
 
 class CardKind(NamedTuple):
-    """A GPU model and its nodes: their number, GPUs per node, CPU in thousandths, memory in MiB."""
+    """A GPU model and its nodes: their number, and the GPUs, thousandths of a core and MiB of
+    memory of each node."""
 
     model: str
     memory_mib: int

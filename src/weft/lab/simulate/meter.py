@@ -56,15 +56,16 @@ class Meter:
         self._wall = time.perf_counter()
 
     def arrives(self, milli: int) -> None:
-        """Record that a pod requesting `milli` in total arrives; it may be the first of a new bin
-        of demand."""
+        """Record the arrival of a pod that requests `milli` thousandths of GPUs in total; if the
+        demand enters a new whole percent, store the fragmentation first."""
         percent = round((self._arrived[-1] + milli) * 100 / self._capacity)
         if percent != self._bin:
             self._mark_bin()
             self._bin = percent
 
     def arrived(self, milli: int, used_milli: int) -> None:
-        """Record that the pod was decided; all placed pods now request `used_milli`."""
+        """Record that the scheduler decided on a pod that requests `milli`; all placed pods now
+        request `used_milli`, both in thousandths of GPUs."""
         self._arrived.append(self._arrived[-1] + milli)
         self._used.append(used_milli)
 
@@ -115,8 +116,8 @@ class Meter:
         return milli, mib
 
     def used_milli(self) -> int:
-        """Return the thousandths of GPUs held now: for each GPU those of its cores or of its
-        memory, whichever is more, summed up."""
+        """Return the thousandths of GPUs held now, summed over GPUs: of each GPU's cores or
+        memory, whichever is more."""
         return int(held_milli(self._engine.ledger.table).sum())
 
     def result(

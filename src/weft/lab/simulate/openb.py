@@ -114,9 +114,9 @@ POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
 GANG, GANG_MIN, QUEUE, RESTART_S = "gang", "gang_min", "queue", "restart_s"
 NAMESPACE = "default"
-"""The namespace of all pods of a list, and so the queue of pods that name none."""
+"""The namespace of all pods of a list, and so the queue of pods that name no queue."""
 LISTED = "trace"
-"""The `system` of gangs that a pod list names."""
+"""The value of `Gang.system` for gangs that are named in a pod list."""
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
 _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     NODE_COLUMNS: (GPU_MEMORY, NODE),
@@ -316,7 +316,7 @@ class _ListedGangs:
             raise row.error(GANG_MIN, f"{problem}; write the same number in all rows of a gang")
 
     def found(self) -> Iterator[tuple[Gang, list[int]]]:
-        """Return each gang with the rows of its pods."""
+        """Yield each gang with the rows of its pods."""
         for name, rows in self._rows.items():
             least, row = self._least.get(name, (len(rows), None))
             if row is not None and least > len(rows):
@@ -466,7 +466,8 @@ def pods_csv(pods: Iterable[TracePod]) -> str:
 
 
 def _gang_cells(pod: TracePod, sizes: Counter[str]) -> tuple[Cell, Cell]:
-    """Return a gang's name, and its minimum number of pods if that is lower than its size."""
+    """Return a gang's name, and its minimum number of pods (None if it needs all of them);
+    (None, None) for a pod without a gang."""
     gang = pod.gang
     if gang is None:
         return None, None

@@ -12,7 +12,8 @@ class LostWork:
         self.times = self._milli_ns = 0
 
     def add(self, milli: int, ran_ns: int) -> None:
-        """Record that a pod which requests `milli` was evicted after running for `ran_ns`."""
+        """Record that a pod which requests `milli` thousandths of GPUs was evicted after running
+        for `ran_ns`."""
         self.times += 1
         self._milli_ns += milli * ran_ns
 

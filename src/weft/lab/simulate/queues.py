@@ -74,7 +74,8 @@ class QueueClock:
         self._mark_ns = now_ns
 
     def comes(self, number: int, name: str, milli: int, now_ns: int) -> None:
-        """Record that a pod of the queue, which requests `milli`, arrives for the first time."""
+        """Record that a pod of the queue, which requests `milli` thousandths of GPUs, arrives
+        for the first time."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = _FollowedQueue(self._guarantees.get(name))

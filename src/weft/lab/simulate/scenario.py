@@ -209,7 +209,7 @@ REMEDIES = {
     DISTANCES: "give --mystic FILE",
     DURATIONS: "pods of a trace do not say how long they will take",
 }
-"""How to provide each input."""
+"""Ways to provide each input."""
 
 
 def lacking(decider: Decider, scenario: Scenario) -> list[str]:

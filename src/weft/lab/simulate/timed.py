@@ -570,10 +570,11 @@ def run_timed(
 ) -> PolicyRun:
     """Run one policy or profile over the trace's own time.
 
-    The results count pods that never started, by reason, and pods that had to wait. `on_holdings`
-    is called after the last arrival, since at the end nearly all pods have left; `on_times` at the
-    end, with the times at which each pod arrived, was bound and ended. `make_run` is another kind
-    of run, which schedules gangs by a rule of `gang_rules`."""
+    The results count pods that never started, by reason, and pods that had to wait.
+    `on_holdings` is called after the last arrival, since at the end nearly all pods have left;
+    `on_times` at the end, with the times at which each pod arrived, was bound and ended.
+    `make_run` is the kind of run: `TimedRun`, or a subclass that schedules gangs by a rule of
+    `gang_rules`."""
 
     def on_come(run: TimedRun) -> None:
         done = len(run.created)

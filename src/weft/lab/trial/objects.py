@@ -131,7 +131,8 @@ _GONE_WITHIN_S, _LOOK_S = 300.0, 0.5
 
 
 class TurnLabels(msgspec.Struct, frozen=True):
-    """Labels of a turn's objects: the experiment's name, and the turn as a hash of its cell."""
+    """Labels of the objects of a turn (one scheduler's run of one seed's Jobs): the experiment's
+    name, and a hash that identifies the turn."""
 
     experiment: str
     turn: str
@@ -154,7 +155,7 @@ async def make_namespace(client: ApiClient, labels: TurnLabels) -> ObjectMeta:
 
 
 async def remove_namespaces(client: ApiClient, experiment: str) -> list[str]:
-    """Remove all namespaces of earlier turns of this experiment, and return their names.
+    """Remove the namespaces of all earlier runs of this experiment, and return their names.
 
     `BadInputError` if a namespace still exists after `_GONE_WITHIN_S`, as its pods may still hold
     GPUs."""

@@ -245,7 +245,8 @@ def lost(
 def usage_over_time(
     samples: Samples, pods: Iterable[tuple[float, float | None, float | None]], length_s: float
 ) -> list[CardUsage]:
-    """Return a row for every `STEP_S` of the turn; sample times are seconds since its begin.
+    """Return a row for every `STEP_S` seconds of the turn; sample times are seconds since its
+    begin.
 
     `pods`: (creation, binding, end) of each pod in seconds, None for a step not reached."""
     at_s = np.arange(0.0, max(length_s, STEP_S), STEP_S)
@@ -271,8 +272,8 @@ def usage_over_time(
 
 
 def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
-    """Return mean utilization (percent) and memory (MiB) over the turn, and the energy of all GPUs
-    (kJ)."""
+    """Return mean utilization (percent) and memory (MiB) over the turn, and the energy of all
+    GPUs (kJ); None without samples."""
     util = [row.gpu_util_percent for row in usage if row.gpu_util_percent is not None]
     power = [row.power_w for row in usage if row.power_w is not None]
     memory = [row.memory_used_mib for row in usage if row.memory_used_mib is not None]

@@ -30,7 +30,7 @@ from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 
 
 class ClusterRunner:
-    """Runs an experiment's Jobs on its cluster, one turn after another.
+    """Runs an experiment's Jobs on its cluster, one turn (scheduler and seed) after another.
 
     `name` is the experiment's name, `models` the workload's file, if any; `tell` is called with
     progress texts."""

@@ -73,8 +73,8 @@ async def probe(
 
 
 def lacking(pod: TrialPod, scheduler: ClusterScheduler) -> str:
-    """Name the first annotation that the scheduler's binding should have written but did not; "" if
-    none."""
+    """Return a text that names the first annotation that the scheduler's binding should have
+    written but did not; "" if none."""
     there = pod.metadata.annotations or {}
     absent = [name for name in scheduler.annotations if name not in there]
     if not absent:
@@ -209,8 +209,8 @@ async def prometheus_clock_marks(
 
 
 def apart(prometheus: ClockOffset, api_server: ClockOffset) -> list[str]:
-    """Return a mark (a fault's text) if the clocks are more than a second apart at any values
-    within their ranges."""
+    """Return a mark (a fault's text) if the clocks are more than a second apart, whatever their
+    true offsets are within these ranges."""
     ahead_s = prometheus.least_s - api_server.most_s
     behind_s = api_server.least_s - prometheus.most_s
     if max(ahead_s, behind_s) <= MOST_CLOCK_ERROR_S:
@@ -227,7 +227,8 @@ _LOG_LINES, _LOGS_AT_ONCE = "100", 8
 
 
 class TurnPlan(msgspec.Struct, frozen=True):
-    """A turn: its Jobs, its scheduler, and `percent` of over-provisioning."""
+    """A turn, which is one scheduler's run of one seed's Jobs on a cluster; `percent` is the
+    over-provisioning of memory requests."""
 
     labels: TurnLabels
     cluster: Cluster

@@ -21,7 +21,7 @@ CHUNK_S = 0.05
 """Seconds between synchronisations with the device: rare enough to cost nothing."""
 LEAST_WARM_ITERATIONS = 3
 NO_MEMORY = ("out of memory", "alloc_failed", "can't allocate memory")
-"""Texts in the errors of PyTorch, of cuBLAS and cuDNN, and of a CPU's allocator."""
+"""Texts in errors of PyTorch, of cuBLAS and cuDNN, and of a CPU's allocator if memory ran out."""
 EXIT_OUT_OF_MEMORY, EXIT_FAILED = 3, 4
 GO, PAUSE, END = "go", "pause", "end"
 

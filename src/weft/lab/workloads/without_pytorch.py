@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def perceptron_inference(place: None, sizes: "Sizes") -> "Step":
-    """Return a forward pass through layers of equal width, one input after another."""
+    """Return a step that passes one input after another through layers of equal width."""
     chance = random.Random(1)
     width = sizes["width"]
 

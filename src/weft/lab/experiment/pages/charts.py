@@ -34,7 +34,7 @@ FIGURES = (*TRACE_FIGURES, "by-model", "unscheduled")
 """Names of the figures that `weft simulate` may write."""
 _OTHER = "other reasons"
 MOST_TOGETHER = 8
-"""More lines in one panel are indistinguishable; then each policy gets its own panel."""
+"""Maximum number of lines in one panel; with more, each policy gets a panel of its own."""
 
 
 def simulation_charts(
@@ -425,8 +425,8 @@ def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
 
 
 def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> Chart | None:
-    """Draw a measure over the first axis that has several numbers, all other axes at their first
-    level.
+    """Draw a measure over the first axis that has several numbers, with all other axes at their
+    first level.
 
     Without such an axis, draw a bar per scheduler. None if there are too many schedulers, or
     nothing was measured."""
@@ -471,7 +471,7 @@ def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str
 def _bars(
     spec: ExperimentSpec, measure: str, means: list[MeasureSummary], look_of: Mapping[str, Look]
 ) -> Chart | None:
-    """Draw the measure at one level, the best scheduler first."""
+    """Draw the measure at one level, the best scheduler first; None if all means are 0."""
     if not any(row.mean for row in means):
         return None
     means.sort(key=lambda row: row.mean, reverse=measure_of(measure).more_is_better is True)

@@ -27,8 +27,8 @@ from weft.model.errors import BadInputError
 
 PAGE = "report.html"
 MANY_COLUMNS = 7
-"""Columns up to which a table stays a table below 1,000 pixels; wider tables become cards there,
-narrower ones only on phones."""
+"""Maximum number of columns that a table keeps on screens below 1,000 pixels: with more, each
+row becomes a card there; with fewer, only on phones."""
 
 
 @cache
@@ -138,7 +138,7 @@ class Report:
         self.files: dict[str, bytes] = {}
 
     def figure(self, chart: Chart, caption: str = "") -> Markup:
-        """Return a chart as a part of the page."""
+        """Add a chart to the report's files, and return it as a part of the page."""
         drawn = [to_svg(chart, size) for size in SIZES]
         self.charts.append(chart)
         self.files[f"{chart.name}.svg"] = drawn[0].encode()

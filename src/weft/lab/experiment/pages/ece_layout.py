@@ -171,7 +171,8 @@ def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
 def _pictures(
     name: str, seed: int, rows: Mapping[str, CellRows], look_of: Mapping[str, Look]
 ) -> Files:
-    """Return PNGs: one per scheduler, one with all schedulers, and one with all side by side."""
+    """Return the PNGs of each metric: one per scheduler, one with all schedulers in one panel,
+    and one with a panel for each."""
     files: Files = {}
     for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"

@@ -51,7 +51,7 @@ _BY_DEMAND = ("gpu_allocated_at_100_percent", "gpu_allocated_percent", "gpu_frag
 PDF = "report.pdf"
 INDEX = "index.html"
 MOST_COLUMNS = 4
-"""Columns up to which a table stays a table on narrow screens; of wider tables each row becomes a
+"""Maximum number of columns that a table keeps on narrow screens; with more, each row becomes a
 card."""
 COLUMNS = ("Check", "Result", "Criterion", "Published", "")
 
@@ -125,7 +125,8 @@ def _measure_sections(
 def rows_of_levels(
     spec: ExperimentSpec, results: ExperimentResults, store: RunStore, look_of: Mapping[str, Look]
 ) -> list[LevelRows]:
-    """Return the cells' rows at a few measured levels: the first, a middle one, the last."""
+    """Return the reliable cells' rows at a few measured levels: the first, a middle one, the
+    last; without levels at which over `MOST_TOGETHER` schedulers have rows."""
     measured = results.levels
     last = len(measured) - 1
     shown = [measured[number] for number in sorted({0, last // 2, last}) if last >= 0]
@@ -153,7 +154,8 @@ def _over_time(level: LevelRows, number: int, report: Report) -> str:
 
 
 def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow]]) -> str:
-    """Return a table with a row per assumption and a column per headline; "" without any."""
+    """Return a table with a row per assumption and a column per headline; "" if there are no
+    rows."""
     if not columns or not columns[0]:
         return ""
     rows = [

@@ -288,7 +288,8 @@ class LineChart(Chart, frozen=True, kw_only=True):
             text.set_gid(f"label|{clean(line.name)}")
 
     def _draw_apart(self, size: Size) -> "Figure":
-        """Draw each line in its own panel, over the range of all lines and the best line."""
+        """Draw each line in its own panel, in front of the best line and a band with the range
+        of all lines."""
         columns = 2 if size.narrow else 4
         rows = -(-len(self.lines) // columns)
         room = Room(44, 16, 36, 26, rows, columns, under=64, between=44, shared=True)

@@ -66,7 +66,8 @@ REASONS = (
     Paint("#679a8a", "#79ab9b"),
     Paint("#dfe5eb", "#36424f"),
 )
-"""Colours of reasons: quieter than policies' colours; neighbours differ in lightness."""
+"""Colours of the reasons why pods failed: quieter than policies' colours; neighbours differ in
+lightness."""
 
 ON_REASONS = tuple(
     _LIGHT_ON_DARK if i in (0, 3) else INK if i in (4, 6) else _DARK_ON_LIGHT

@@ -20,7 +20,7 @@ _MIB_A_GIB = 1024
 
 
 class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A Job and the time of its creation, in seconds from the start of the turn."""
+    """A Job and the time of its creation, in seconds from the start of the run on the cluster."""
 
     name: str
     kind: str
@@ -81,7 +81,8 @@ def pod_template(
 def job_manifest(
     job: PlannedJob, scheduler: ClusterScheduler, cluster: Cluster, percent: int
 ) -> dict[str, Any]:
-    """Return the Job's manifest, without the labels of its turn."""
+    """Return the Job's manifest, without the labels that every object of a run on the cluster
+    gets."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -149,8 +149,8 @@ def told(
 
 
 def known_kinds(table: PairTable, seed: int, missing: float) -> tuple[str, ...]:
-    """Return the kinds of applications that were measured, if the share `missing` of them was
-    not."""
+    """Return the kinds of applications that policies know, if the share `missing` of the table's
+    kinds, drawn by seed, was not measured."""
     drawn = list(table.kinds)
     random.Random(f"weft-missing-{seed}").shuffle(drawn)
     left = set(drawn[round(missing * len(drawn)) :])
@@ -194,8 +194,8 @@ PROGRESS = Feedback(noise=0.05, evict=False)
 class PairsRunner:
     """Runs jobs that slow each other down as measured pairs did.
 
-    Progress feedback is the same for all schedulers but `oracle`, which needs no correction, and
-    gandiva, which measures itself. With `records`, cells keep their decisions."""
+    All schedulers get the same progress feedback, except `oracle`, which needs no correction,
+    and gandiva, which measures slowdowns itself. With `records`, cells keep their decisions."""
 
     def __init__(
         self,

@@ -45,8 +45,8 @@ class Runner(Protocol):
 
 
 MakePolicy = Callable[[str], Policy]
-"""Creates a policy from a text: `name:option=value` or FILE.py:Class; `BadInputError` if
-unknown."""
+"""Function that creates a policy from a text: `name:option=value` or FILE.py:Class;
+`BadInputError` if it is unknown."""
 MakeScheduler = Callable[[str], Decider]
 
 

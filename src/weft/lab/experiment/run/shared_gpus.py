@@ -53,7 +53,7 @@ GAP_S = 30.0
 """Mean seconds between two jobs per GPU, for job lists without arrival times."""
 
 ReadPods = Callable[[Path], Sequence[PodRequest]]
-"""Reads manifests as `weft parse` does, with a pod for each replica."""
+"""Function that reads manifests as `weft parse` does, with a pod for each replica."""
 
 
 class ScenarioMaker:

@@ -232,7 +232,8 @@ class RunStore:
         return msgspec.structs.replace(record, measures=measures, run=run)
 
     def trace_runs(self, cells: Iterable[PlannedCell]) -> list[PolicyRun]:
-        """Return the policies' runs in those of `cells` that are in the folder, for a trace's pods.
+        """Return the runs of those of `cells` that are in the folder; the workload must be a
+        trace's pods.
 
         `BadInputError` if this version cannot read a run."""
         return [

@@ -193,7 +193,8 @@ def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
 def team_measures(run: PolicyRun) -> dict[str, float | None]:
     """Return the measures of preemption and of queues, by name; empty if the run has neither.
 
-    `below_guarantee_percent` is 0 if no queue with a guarantee of GPUs needed all of it."""
+    `below_guarantee_percent`: the largest gap between a queue's guarantee and what it held while
+    it wanted at least the guarantee; 0 if no queue did."""
     measures: dict[str, float | None] = {}
     if run.preemption is not UNSET:
         measures["preempted_gpu_s"] = run.preemption.lost_gpu_s

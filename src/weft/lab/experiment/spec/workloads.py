@@ -264,8 +264,8 @@ class KnotsCluster(
 class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-dl"):
     """Kube-Knots' simulation: training and inference jobs over some hours, on nodes of eight GPUs.
 
-    A training job has one worker on each of its one to eight GPUs, which may take a share of it;
-    the workers arrive together, and each counts as a job. Axis: `faults`."""
+    A training job has one to eight workers, each on one GPU or on a share of one; the workers
+    arrive together, and each counts as a job. Axis: `faults`."""
 
     gpus: Gpus = 256
     training: Count = 520
@@ -275,8 +275,8 @@ class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
-    """Base of workloads that do not define a cluster: it has `gpus` GPUs of one model, or the
-    `nodes` of a CSV file in openb's form.
+    """Base of workloads that do not define a cluster: the cluster has `gpus` GPUs of one model, or
+    the `nodes` of a CSV file in openb's form.
 
     `gpuMib` is a GPU's memory if there is no node list."""
 

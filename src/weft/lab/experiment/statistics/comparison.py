@@ -495,7 +495,8 @@ class AssumedRow(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The difference to the baseline with its interval."""
+        """The difference to the baseline with its interval; "not run" if cells are missing, "–"
+        if there is no difference."""
         if self.summary is None:
             return "not run"
         difference = self.summary.difference

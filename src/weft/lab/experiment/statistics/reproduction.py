@@ -65,12 +65,13 @@ Several = Annotated[tuple[str, ...], Meta(min_length=1)]
 class Check(Section, frozen=True, kw_only=True):
     """One number of an experiment's results, and the range that it should be in.
 
-    It is the mean over seeds of `measure` of `scheduler`; with `against`, in percent of the mean of
-    those schedulers; with `order`, the number of adjacent pairs in this list of schedulers whose
-    second mean is not above the first. `take` reduces several levels to one number. `at` names
-    levels by axis; axes that are not named have all levels. `published` is the paper's number.
-    `expected` is the range if the `criterion` is missed, `why` the reason. For short forms, which
-    have fewer seeds, both ranges are widened by `short_margin` at either end."""
+    It is the mean over seeds of `measure` of `scheduler`; with `against`, its difference to the
+    mean of those schedulers, in percent of that mean; with `order`, the number of adjacent pairs
+    in this list of schedulers whose second mean is not above the first. `take` reduces several
+    levels to one number. `at` names levels by axis; axes that are not named have all levels.
+    `published` is the paper's number. `expected` is the range if the `criterion` is missed,
+    `why` the reason. For short forms, which have fewer seeds, both ranges are widened by
+    `short_margin` at either end."""
 
     name: str
     experiment: str = ""
@@ -90,8 +91,8 @@ class Check(Section, frozen=True, kw_only=True):
 class AssumedHeadline(Section, frozen=True, kw_only=True):
     """A difference to show for each level of an experiment's axis "assumption".
 
-    It says by how much `measure` of `scheduler` differs from the baseline's, in percent of the
-    baseline."""
+    The difference is that of `measure` between `scheduler` and the experiment's baseline, in
+    percent of the baseline."""
 
     name: str
     experiment: str
@@ -403,7 +404,8 @@ def stored_results(
 
 
 def _gpus_of(spec: ExperimentSpec, store: RunStore, cells: Iterable[PlannedCell]) -> float | None:
-    """Return the number of GPUs of a trace's cluster, from its runs."""
+    """Return the number of GPUs of a trace's cluster, from its runs; None for other workloads,
+    or if unknown."""
     if not isinstance(spec.workload, OpenbPods):
         return None
     return gpus_of(store.trace_runs(cells))

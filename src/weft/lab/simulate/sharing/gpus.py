@@ -49,8 +49,9 @@ class PowerModel(msgspec.Struct, frozen=True):
 
 
 V100_INFERENCE = PowerModel(27.1, 9.8, 17.2)
-"""A V100 with the published MLPerf inference jobs (Ferikoglou et al., 54,396 s of logs), a =
-GPU_UTIL. These jobs draw at most about 60 W of the GPU's 250 to 300, so it fits no other jobs."""
+"""Power of a V100 with the published MLPerf inference jobs (Ferikoglou et al., 54,396 s of
+logs), whose activity is GPU_UTIL. These jobs draw at most about 60 W of the GPU's 250 to 300, so
+the model fits no other jobs."""
 
 
 _MODELS = {
@@ -60,7 +61,8 @@ _MODELS = {
     "A100": PowerModel(55.0, 15.0, 330.0),
     "H100": PowerModel(70.0, 20.0, 610.0),
 }
-"""Idle and maximal watts by GPU model, as vendors and users report them, linear in activity."""
+"""Power by GPU model, linear in activity: its idle and maximal watts are as vendors and users
+report them."""
 
 
 def power_of(model: str) -> PowerModel:

@@ -18,7 +18,7 @@ from weft.model.request import BATCH, LATENCY_CRITICAL
 P100_MIB = 16_280
 QUERY_LIMIT_MS = 150
 P100 = power_of("P100")
-"""Power is linear in utilisation, as in Kube-Knots' paper."""
+"""Power of a P100, linear in utilisation as in Kube-Knots' paper."""
 SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
 """80 % of batch jobs take a quarter of the mean time, the others four times the mean, so that short
 jobs take a fifth of all time."""

@@ -82,7 +82,8 @@ RECREATE_NS = SECOND_NS
 
 
 class SharedScenario(msgspec.Struct, frozen=True):
-    """GPUs, the jobs that arrive, their slowdowns on shared GPUs, and the measurements of policies.
+    """GPUs, the jobs that arrive, their slowdowns on shared GPUs, and the metrics that policies
+    see.
 
     `harvest_permille` limits how far a GPU's memory may be overcommitted by harvesting. A container
     that ran out of memory is restarted in place (restartPolicy OnFailure), or, without `in_place`,

@@ -25,7 +25,8 @@ LEAST_TOGETHER = 1.0
 
 
 class PackByTrial(Policy):
-    """Chooses an empty GPU, else any with one pod, but no pair that has failed its trial."""
+    """Chooses an empty GPU, else any GPU with one pod, unless the pair of pods has failed its
+    trial."""
 
     name = "gandiva"
     summary = "an empty GPU, else a random partner; bad pairs are separated and not retried"
