@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "experiment run": ("weft experiment run packing.yaml --out build/packing --jobs 4",),
     "experiment report": ("weft experiment report build/packing --page packing.html",),
     "experiment compare": ("weft experiment compare build/before build/after",),
-    "experiment reproduce": ("weft experiment reproduce experiments/least-stranding --short",),
+    "experiment reproduce": ("weft experiment reproduce experiments/fgd --short",),
     "config check": ("weft config check weft.yaml",),
     "config import": ("weft config import scheduler-policy.json",),
     "config defaults": ("weft config defaults > weft.yaml",),

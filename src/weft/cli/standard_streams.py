@@ -58,7 +58,8 @@ class _Output(io.RawIOBase):
 
 
 def prepare() -> None:
-    """Make standard output raise `OutputError`, and ignore errors of standard error.
+    """Make failed writes to standard output raise `OutputError`, and ignore failed writes to
+    standard error.
 
     Both then accept any text. Streams that are not the process' own, as in tests, are not
     changed."""

@@ -159,5 +159,5 @@ def _spent_twice(record: DeliveryRecord, request: PodRequest) -> str:
             if name in stay and share.gpu == card.gpu
         )
         if sum(together) > card.memory_mib:
-            return f"its containers have more of GPU {card.gpu} together than the pod"
+            return f"its containers together have more memory of GPU {card.gpu} than the pod"
     return ""

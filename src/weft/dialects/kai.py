@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"(?:\d{1,4}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})
 _MILLIONTHS = 1_000_000
 _UNLABELLED = ("", "default-scheduler")
 _KEPT_FOR_NONE = "reserves its GPU for a group that has no pods"
-_KEPT_FOR_ALL = "reserves its GPU for a group with a pod that does not name its GPUs"
+_KEPT_FOR_ALL = "reserves its GPU for a group with a pod whose GPUs are not known"
 
 
 class Kai(BaseDialect):

@@ -48,7 +48,8 @@ def equal_gpus(
     if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None
-        raise BadInputError(name, f"{count} GPUs of {most} MiB are more than a node has")
+        limits = f"at most {MOST_GPUS} GPUs of at most {MOST_GPU_MIB} MiB"
+        raise BadInputError(name, f"{count} GPUs of {most} MiB: a node may have {limits}")
     return InventorySource(name, (ReportedGpu(least, most, model),) * count)
 
 

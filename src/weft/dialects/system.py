@@ -75,7 +75,8 @@ from weft.model.request import (
 from weft.model.slowdown_limit import SlowdownLimit
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
-"""Annotations in which a pod describes itself, as its placement keeps them."""
+"""Annotations in which a pod describes itself (application, class, duration, SLO); its placement
+keeps what they say."""
 
 TOPOLOGIES = ("required", "preferred", "none")
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)

@@ -181,7 +181,8 @@ class ExecPlugin:
         self._lock = asyncio.Lock()
 
     async def authorization(self) -> str:
-        """Return the token, running the command first if there is none or it expires soon."""
+        """Return the value of the Authorization header, "" if the command gave no token; the
+        command is run first if it has not run yet or its token expires soon."""
         async with self._lock:
             if self._found is None or self._ends_soon(self._found):
                 self._found = await self._run()

@@ -137,7 +137,7 @@ def _problem_of_container(container: DeliveredContainer, cards: dict[int, Delive
             return f"GPU {share.gpu}: {problem}"
     for variable, value in container.env.items():
         if not variable or "=" in variable or "\0" in variable or "\0" in value:
-            return f"{variable[:40]!r} cannot be in an environment"
+            return f"environment variable {variable[:40]!r}: its name or its value is not allowed"
     return ""
 
 

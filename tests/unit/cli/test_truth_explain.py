@@ -44,7 +44,7 @@ PENDING = {
     "memory": Waiting(
         {MEMORY: 8_000},
         ("insufficient memory on any one GPU", "largest free 6,000 MiB, asked 8,000"),
-        "ask at most 6,000 MiB",
+        "request at most 6,000 MiB",
         (holds(0, 10_000),),
     ),
     "cores": Waiting(
@@ -61,7 +61,9 @@ PENDING = {
         gpus=2,
     ),
     "more than any card has": Waiting(
-        {MEMORY: 99_999}, ("no GPU is that large", "largest 16,000 MiB"), "ask at most 16,000 MiB"
+        {MEMORY: 99_999},
+        ("no GPU is that large", "largest 16,000 MiB"),
+        "request at most 16,000 MiB",
     ),
     "a model that does not exist": Waiting(
         {MEMORY: 1_000},

@@ -307,7 +307,7 @@ async def test_a_gpu_of_no_one_node_is_named_and_charged_nowhere() -> None:
     async with world(network, held) as made:
         (problem,) = made.live.pods.claims.problems.values()
         device_name = "gpu.example.com/rack/gpu-0"
-        assert problem == f"device {device_name} is of no single node, and the claim names none"
+        assert problem == f"device {device_name} is not tied to one node, and the claim names none"
         assert used(made, 0) == used(made, 1) == (0, 0)
 
 

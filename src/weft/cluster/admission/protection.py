@@ -182,8 +182,8 @@ def _bound_by_author() -> list[dict[str, Any]]:
             },
             {
                 "expression": f"oldObject != null || ({' && '.join(known)})",
-                "message": "sets nodeName, and has an invalid value in a weft.dev annotation: "
-                "isolation, class or topology",
+                "message": "sets nodeName, and has an unknown value in Weft's annotation for "
+                "isolation, class or topology: correct or remove it",
                 "reason": "Forbidden",
             },
         ],

@@ -292,7 +292,7 @@ def _log_binding(outcome: BindOutcome) -> None:
         text = bound_in_words(place.node, place.shares)
         log.info("pod %s: %s", name, text, extra=fields)
     else:
-        what = type(outcome.outcome).__name__
+        what = getattr(outcome.outcome, "why", "") or type(outcome.outcome).__name__
         log.warning("pod %s is not bound to %s: %s", name, place.node, what, extra=fields)
 
 

@@ -43,9 +43,10 @@ _Errors = (ApiError, LostError, NotSentError)
 
 
 class Preemptor:
-    """Carries out the engine's preemptions while `leading`. `counts` are pods by outcome: `ended`
-    (DELETE or eviction accepted), `moved` (eviction accepted, and there was room elsewhere),
-    `blocked` by a budget, `failed`, `late`."""
+    """Carries out the engine's preemptions while `leading`. `counts` are pods by outcome:
+    `ended` (DELETE or eviction accepted), `moved` (eviction accepted, and there was room
+    elsewhere), `blocked` by a budget, `failed`, and `late`: pods that still existed long after
+    their grace period, counted besides."""
 
     def __init__(
         self,

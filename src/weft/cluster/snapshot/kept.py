@@ -135,7 +135,8 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 
 def hidden_image(name: str) -> str:
-    """Return a hash of an image's name, equal for all names of the same image."""
+    """Return a hash of an image's name, the same with the tag "latest" and without a tag; an
+    empty or already hashed name is returned unchanged."""
     if _HIDDEN.fullmatch(name) or not name:
         return name
     hashed = hashlib.blake2b(image_name(name).encode(), digest_size=8).hexdigest()

@@ -130,7 +130,9 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     if facts is None:
         problem, kind = f"device {label} is in no complete ResourceSlice", "device-in-no-slice"
     if node is None and (facts is None or not facts.node) and not node_named(claim):
-        problem = f"{problem or f'device {label} is of no single node'}, and the claim names none"
+        problem = (
+            f"{problem or f'device {label} is not tied to one node'}, and the claim names none"
+        )
         return DeviceHold("", -1, "", memory_mib, milli, problem, kind)
     found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
     if found is None:

@@ -238,6 +238,6 @@ class ReloadMetrics:
         self._reloading = reloading
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counts."""
+        """Yield the number of reads by result: applied, or failed."""
         looks = "Polls that found the interference files changed, missing or invalid."
         yield counter("weft_interference_reloads", looks, self._reloading.counts, "result")

@@ -192,7 +192,7 @@ class _AwayByDomain(NamedTuple):
     words: Words
 
     def now(self) -> PodAnswer:
-        """Return the answer by the present counts."""
+        """Return the answer that refuses the domains that have matching pods now."""
         domains = self.sums.domains
         here = domains.everywhere ^ self.sums.none_in
         return PodAnswer(self.code, here, self.words, domains)

@@ -41,7 +41,8 @@ _WORDS: dict[Why, str] = {
     "in-vain": f"{TRIES} pods were already evicted for it within an hour",
     "common": "more than a third of the latency-critical pods are too slow at once, so the pods "
     "that share their GPUs are not the cause",
-    "enough": "as many pods were evicted at the last poll as the limit allows; this pod is next",
+    "enough": "as many pods were evicted at the last poll as the limit allows; the next poll looks "
+    "again",
 }
 WHYS = tuple(_WORDS)
 

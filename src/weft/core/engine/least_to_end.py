@@ -322,7 +322,7 @@ def _wider(
     engine: Engine, beside: Ints, ordered: Ints, needed: int, stays: set[str]
 ) -> Iterator[tuple[Ints, list[str]]]:
     """Yield rows to search (the rows `beside` and the first of the `ordered` rows, twice as many
-    each time), and the pods to ignore there: all."""
+    each time), and the pods to ignore there: all except `stays`."""
     for turn in range(ROUNDS):
         count = min(len(ordered), needed << turn)
         rows = np.union1d(beside, ordered[:count])

@@ -158,7 +158,7 @@ class ChangeSearch:
             most = max(requested)
             best = yield from self._most(most, functools.partial(self._with_memory, kind))
             if best:
-                text = f"ask at most {_in_words(kind, best)} of GPU memory instead of "
+                text = f"request at most {_in_words(kind, best)} of GPU memory instead of "
                 text += _in_words(kind, most, unit=False)
                 return SmallestChange("memory", text, shape=self._with_memory(kind, best))
         return None
@@ -180,8 +180,8 @@ class ChangeSearch:
             return None
         unit = "of a GPU's cores"
         if any(ask.whole and ask.memory.kind != "mib" for ask in self._shape.gpu_requests):
-            unit = "of a GPU, cores and memory,"
-        text = f"ask at most {best / 10:g} % {unit} instead of {requested / 10:g} %"
+            unit = "of a GPU's cores and memory"
+        text = f"request at most {best / 10:g} % {unit} instead of {requested / 10:g} %"
         return SmallestChange("cores", text, shape=self._with_cores(best))
 
     def _with_cores(self, milli: int) -> Shape:
@@ -206,7 +206,7 @@ class ChangeSearch:
             return None
         gpus = "1 GPU" if best == 1 else f"{best} GPUs"
         each = "" if len(self._shape.gpu_requests) == 1 else " in every container"
-        text = f"ask for at most {gpus}{each} instead of {requested}"
+        text = f"request at most {gpus}{each} instead of {requested}"
         return SmallestChange("count", text, shape=capped(best))
 
     def _model(self) -> Trying[SmallestChange | None]:
@@ -259,7 +259,7 @@ class ChangeSearch:
         best = (yield from self._most(requested, lowered)) if requested else None
         if best is None:
             return None
-        text = f"ask at most {best:,} {unit} instead of {requested:,}"
+        text = f"request at most {best:,} {unit} instead of {requested:,}"
         return SmallestChange(axis, text, shape=lowered(best))
 
     def _extended(self) -> Trying[SmallestChange | None]:
@@ -272,7 +272,7 @@ class ChangeSearch:
             yield
             if least < requested and self._fits(change(least)):
                 best = max(least, (yield from self._most(requested, change)) or 0)
-                text = f"ask at most {best:,} of {name} instead of {requested:,}"
+                text = f"request at most {best:,} of {name} instead of {requested:,}"
                 return SmallestChange("extended", text, shape=change(best))
         return None
 

@@ -204,9 +204,9 @@ class Policy:
         """Filter: return a mask of devices that the pod may have in view of other waiting pods,
         [d]; None accepts all. Asked after all other filters, and never cached.
 
-        `query` covers the best nodes that fit, more nodes than pods wait; `pending` has the shapes
-        of the waiting pods in queue order, including this pod's. Asked only of policies that read
-        `pending`."""
+        `query` covers the best nodes that fit, if possible more than pods are waiting; `pending`
+        has the shapes of the waiting pods in queue order, including this pod's. Asked only of
+        policies that read `pending`."""
         return None
 
     def score_nodes(self, query: Query) -> Ints | None:

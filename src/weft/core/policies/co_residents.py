@@ -177,8 +177,8 @@ class CoResidentCache:
         self.forget()
 
     def over(self, query: Query, joining: Resident | None = None) -> Floats:
-        """Return the judged columns for the query's devices, [columns, d], as if the pod `joining`
-        joined each; without `joining`, for the query's own pod."""
+        """Return the values that `judge` computes for the query's devices, [columns, d], as if
+        the pod `joining` joined each; without `joining`, for the query's own pod."""
         table = query.table
         if table is not self._table or table.residents.epoch != self._epoch:
             self._table = table

@@ -92,7 +92,8 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
 
 
 def exponential(exponent: float) -> float:
-    """Return e to this power, −700 to 0, to 8 digits, with the same bits on every processor.
+    """Return e to this power (at most 0; −700 if less), with the same bits on every processor; to 8
+    digits down to −300, to 5 at −700.
 
     np.exp, np.power and the C library's differ in the last bit between processors, and the rounds
     amplify that; IEEE 754 fixes sums and products to the last bit."""

@@ -39,7 +39,8 @@ class Victim(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """The victim's part of a sum of priorities."""
+        """Amount that the victim adds to a sum of priorities: its priority plus `ABOVE_LOWEST`,
+        for each of its pods."""
         return len(self.uids) * (self.priority + ABOVE_LOWEST)
 
 

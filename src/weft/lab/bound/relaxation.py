@@ -155,8 +155,8 @@ class _Levels:
         return int(need.memory_mib[kind]) if self._memory[kind] else need.milli
 
     def of(self, need: Need) -> tuple[int, ...]:
-        """Return the levels of a GPU of each kind that a request takes; more than `full` if it
-        cannot fit."""
+        """Return, for each kind of GPU, how many levels (steps of a GPU's share) of one GPU the
+        request takes; more than `full` if it cannot fit."""
         if need.whole:
             return self.full
         return tuple(

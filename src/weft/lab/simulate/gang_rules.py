@@ -114,7 +114,8 @@ class VolcanoPlacement(Policy):
     source = "Volcano's plugins nodeorder and binpack, weights of its default configuration"
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score nodes by their CPU and memory in use once the pod is placed, 0 to 300,000, [n]."""
+        """Score nodes by the sum of Volcano's three scores once the pod is placed, [n]: higher
+        the more equally CPU and memory are used, as the other two scores add up to a constant."""
         cpu_total, memory_total = query.cpu_total, query.memory_total
         cpu = 1 - (query.cpu_free - query.demand.cpu_milli) / np.maximum(cpu_total, 1)
         memory = 1 - (query.memory_free - query.demand.memory_mib) / np.maximum(memory_total, 1)

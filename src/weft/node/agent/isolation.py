@@ -52,7 +52,7 @@ class IsolationAdditions(msgspec.Struct, frozen=True):
 
 
 class IsolationOptions(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
+    """Settings of the isolation modes on a node.
 
     `default`: the mode of pods that name none; "" means "mig" if all their GPUs are instances, else
     "time-slicing", as on a node without an agent. `hook_library`: HAMi-core's libvgpu.so on the

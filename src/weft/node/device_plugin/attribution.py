@@ -51,8 +51,8 @@ rate of requests."""
 
 
 class NotAttributedError(WeftError):
-    """A container must not start, as its share or the container that some devices are for is
-    unknown."""
+    """A container must not start: it is unknown which container the devices are for or which
+    share is its own, or it was given another container's devices."""
 
 
 class HeldSource(Protocol):

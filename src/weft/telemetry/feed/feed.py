@@ -406,8 +406,9 @@ class SnapshotBuilder:
         }
 
     def _forecasts(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
-        """Return the columns of the best forecaster's prediction for the end of the horizon, within
-        what is possible."""
+        """Return columns of the best forecaster's predictions: each metric's mean at the end of
+        the horizon, and for free memory also its bounds within the horizon; all clipped to the
+        possible range."""
         columns: dict[str, Column] = {}
         passed = min(max(self.window.complete - self._seen_slot, 1), self.settings.horizon)
         again = self.window.complete == self._seen_slot

@@ -97,7 +97,7 @@ async def test_a_pod_that_fits_nowhere_says_why_and_what_would_help() -> None:
             f"0/2 GPU nodes: 2 × {TEXT[Code.GPU_MEMORY]} (largest free 6,000 MiB, asked 8,000)"
         )
         assert [change.axis for change in found.changes] == ["memory", "free"]
-        assert found.changes[0].text == ("ask at most 6,000 MiB of GPU memory instead of 8,000")
+        assert found.changes[0].text == ("request at most 6,000 MiB of GPU memory instead of 8,000")
         assert "end pod d/p" in found.changes[1].text
         assert found.searched
         assert not [note for note in found.notes if "preemption" in note]
@@ -125,7 +125,7 @@ async def test_a_pod_whom_the_kubelet_would_refuse_is_told_so() -> None:
             "within it",
         )
         assert [change.axis for change in found.changes] == ["extended", "free"]
-        less = "ask at most 6,100 of weft.dev/gpu-memory instead of 8,000"
+        less = "request at most 6,100 of weft.dev/gpu-memory instead of 8,000"
         assert found.changes[0].text == less
 
 

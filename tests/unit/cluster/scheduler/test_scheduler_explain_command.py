@@ -166,7 +166,7 @@ def test_by_its_address(
         f"  0/2 GPU nodes: 1 × {TEXT[Code.UNSCHEDULABLE]}, "
         f"1 × {TEXT[Code.GPU_MEMORY]} (largest free 6,000 MiB, asked 8,000)",
         "  it would fit, if you",
-        "    - ask at most 6,000 MiB of GPU memory instead of 8,000",
+        "    - request at most 6,000 MiB of GPU memory instead of 8,000",
         rest[4],
     ]
     assert rest[4].startswith("    - free n GPU 0: end pod d/p (UID ")

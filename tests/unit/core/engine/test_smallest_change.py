@@ -45,7 +45,7 @@ def test_less_memory_or_the_end_of_the_smallest_pod_that_helps() -> None:
     bind(engine, pod("mid", memory_mib=8000, node_name="a"))
     bind(engine, pod("big", memory_mib=14_000, node_name="b"))
     assert texts(engine, pod("p", memory_mib=10_000)) == {
-        "memory": "ask at most 8,284 MiB of GPU memory instead of 10,000",
+        "memory": "request at most 8,284 MiB of GPU memory instead of 10,000",
         "free": "free a GPU 0: end pod default/mid (UID mid)",
     }
 
@@ -54,9 +54,9 @@ def test_fewer_cores_for_a_share_and_for_a_whole_card() -> None:
     engine = engine_of(one_card("a"))
     bind(engine, pod("x", milli=700, memory_mib=100))
     share = by_axis(engine, pod("p", milli=500))["cores"]
-    assert share.text == "ask at most 30 % of a GPU's cores instead of 50 %"
+    assert share.text == "request at most 30 % of a GPU's cores instead of 50 %"
     whole = by_axis(engine, pod("p", gpus=1))["cores"]
-    assert whole.text == "ask at most 30 % of a GPU, cores and memory, instead of 100 %"
+    assert whole.text == "request at most 30 % of a GPU's cores and memory instead of 100 %"
     assert whole.shape is not None
     assert whole.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("percent", 30), 300),)
 
@@ -69,14 +69,14 @@ def test_a_whole_card_s_least_memory_survives_the_change_of_its_cores() -> None:
         "p", gpu_requests=(GpuRequest(1, GpuMemoryRequest("mib", 20_000), 1000, whole=True),)
     )
     change = by_axis(engine, asked)["cores"]
-    assert change.text == "ask at most 50 % of a GPU's cores instead of 100 %"
+    assert change.text == "request at most 50 % of a GPU's cores instead of 100 %"
     assert change.shape is not None
     assert change.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("mib", 20_000), 500),)
 
 
 def test_fewer_gpus() -> None:
     engine = engine_of(node("a", gpus=3))
-    assert texts(engine, pod("p", gpus=8))["count"] == "ask for at most 3 GPUs instead of 8"
+    assert texts(engine, pod("p", gpus=8))["count"] == "request at most 3 GPUs instead of 8"
 
 
 def test_another_model() -> None:
@@ -102,17 +102,17 @@ def test_no_single_model_but_several_together() -> None:
 def test_less_of_the_host() -> None:
     engine = engine_of(one_card("a", cpu_milli=1500, host_memory_mib=2000))
     assert texts(engine, pod("p", gpus=1, cpu_milli=2000)) == {
-        "cpu": "ask at most 1,500 m of CPU instead of 2,000"
+        "cpu": "request at most 1,500 m of CPU instead of 2,000"
     }
     assert by_axis(engine, pod("p", gpus=1, host_memory_mib=4000))["memory"].text == (
-        "ask at most 2,000 MiB of host memory instead of 4,000"
+        "request at most 2,000 MiB of host memory instead of 4,000"
     )
 
 
 def test_a_host_that_is_full_asks_for_nothing_at_all() -> None:
     engine = engine_of(one_card("a", cpu_milli=0))
     assert texts(engine, pod("p", gpus=1, cpu_milli=1)) == {
-        "cpu": "ask at most 0 m of CPU instead of 1"
+        "cpu": "request at most 0 m of CPU instead of 1"
     }
 
 
@@ -143,11 +143,11 @@ def test_percent_and_units_keep_their_words() -> None:
     engine = engine_of(one_card("a"))
     bind(engine, pod("x", percent=60))
     assert texts(engine, pod("p", percent=50))["memory"] == (
-        "ask at most 40 % of a card of GPU memory instead of 50"
+        "request at most 40 % of a card of GPU memory instead of 50"
     )
     units = GpuRequest(memory=GpuMemoryRequest("units", 9, unit_mib=1024))
     assert texts(engine, pod("p", gpu_requests=(units,)))["memory"] == (
-        "ask at most 6 units of GPU memory instead of 9"
+        "request at most 6 units of GPU memory instead of 9"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_search_between_whose_steps_the_world_changes_tells_what_is_still_true
         if search.found:
             break
     assert [change.text for change in search.confirmed()] == [
-        "ask at most 6,000 MiB of GPU memory instead of 8,000"
+        "request at most 6,000 MiB of GPU memory instead of 8,000"
     ]
     for name in "ab":
         engine.handle(PodSeenBound(placement(f"{name}2", name, 0, memory_mib=1)), 0)
@@ -223,7 +223,7 @@ def test_less_of_the_resource_where_the_node_advertises_no_more() -> None:
     engine = engine_of(node("a", gpus=1, memory_mib=16_000, extended=advertised))
     bind(engine, plugged(4_000))
     change = by_axis(engine, plugged(8_000, name="q"))["extended"]
-    assert change.text == "ask at most 6,000 of elasticgpu.io/gpu-memory instead of 8,000"
+    assert change.text == "request at most 6,000 of elasticgpu.io/gpu-memory instead of 8,000"
     assert change.shape is not None
     assert change.shape.gpu_requests == (GpuRequest(1, GpuMemoryRequest("mib", 6_000)),)
     assert dict(change.shape.extended) == {"elasticgpu.io/gpu-memory": 6_000, "pods": 1}
@@ -233,7 +233,9 @@ def test_less_of_the_resource_is_less_memory_too_where_both_lack() -> None:
     advertised = {"elasticgpu.io/gpu-memory": 10_000, "pods": 10}
     engine = engine_of(node("a", gpus=2, memory_mib=3_000, extended=advertised))
     found = texts(engine, plugged(6_000, count=2))
-    assert found["extended"] == "ask at most 6,000 of elasticgpu.io/gpu-memory instead of 12,000"
+    assert (
+        found["extended"] == "request at most 6,000 of elasticgpu.io/gpu-memory instead of 12,000"
+    )
     assert "memory" not in found  # of the cards alone is not enough
 
 
@@ -241,11 +243,11 @@ def test_less_of_a_resource_beside_the_gpus_leaves_their_memory_alone() -> None:
     engine = engine_of(node("a", gpus=1, memory_mib=16_000, extended={"rdma/hca": 2}))
     asked = extending(pod("p", memory_mib=8_000), {"rdma/hca": 3})
     change = by_axis(engine, asked)["extended"]
-    assert change.text == "ask at most 2 of rdma/hca instead of 3"
+    assert change.text == "request at most 2 of rdma/hca instead of 3"
     assert change.shape is not None
     assert change.shape.gpu_requests == asked.shape.gpu_requests
     engine = engine_of(node("a", gpus=1, memory_mib=16_000))
-    assert texts(engine, asked)["extended"] == "ask at most 0 of rdma/hca instead of 3"
+    assert texts(engine, asked)["extended"] == "request at most 0 of rdma/hca instead of 3"
 
 
 def test_nothing_is_offered_of_what_does_not_lack() -> None:
@@ -359,7 +361,7 @@ def free(name: str, gib: int, on: str = "") -> FreeVolume:
 def test_a_claim_of_the_size_of_the_largest_volume_that_would_do() -> None:
     engine = with_volumes(free("v1", 1), free("v4", 4, "a"), free("v6", 6, "gone"))
     change = by_axis(engine, with_claim("p"))["volume"]
-    assert change.text == "let PersistentVolumeClaim data ask at most 4Gi instead of 10Gi"
+    assert change.text == "let PersistentVolumeClaim data request at most 4Gi instead of 10Gi"
     assert change.shape is not None
     assert change.shape.constraints.storage == StorageRules(
         (msgspec.structs.replace(CLAIM, size_bytes=4 * GIB),)
@@ -371,7 +373,10 @@ def test_a_claim_of_the_size_that_is_left() -> None:
     left = StorageCapacity("left", "fast", 3 * GIB + 1, ())
     engine = with_volumes(classes=(made,), capacities=(left,))
     said = texts(engine, with_claim("p"))["volume"]
-    assert said == f"let PersistentVolumeClaim data ask at most {3 * GIB + 1} bytes instead of 10Gi"
+    assert (
+        said
+        == f"let PersistentVolumeClaim data request at most {3 * GIB + 1} bytes instead of 10Gi"
+    )
 
 
 def test_a_claim_of_another_class() -> None:

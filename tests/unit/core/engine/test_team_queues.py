@@ -164,7 +164,7 @@ class TestLimits:
         add(engine, of("a", "p1", gpus=6), of("a", "p2", gpus=4))
         beyond = of("a", "p2", gpus=4)
         found = {change.axis: change.text for change in changes(engine, beyond)}
-        assert found["count"] == "ask for at most 2 GPUs instead of 4"
+        assert found["count"] == "request at most 2 GPUs instead of 4"
         assert found["queue"] == "raise limits.gpus of queue a from 8 to 10"
 
     def test_a_full_cluster_does_not_hide_the_limit(self) -> None:

@@ -83,5 +83,5 @@ def test_a_file_says_of_volumes_what_was_known(tmp_path: Path) -> None:
     }
     assert "capacity left there: 3Gi at most" in str(large)
     assert {change.text for change in large.changes} == {
-        "let PersistentVolumeClaim of-large ask at most 3Gi instead of 4Gi"
+        "let PersistentVolumeClaim of-large request at most 3Gi instead of 4Gi"
     }

@@ -106,8 +106,8 @@ def _measure_sections(
 ) -> list[str]:
     """Return a section per measure by which schedulers are compared.
 
-    A measure equal to another in every run gets only a note. With `drawn`, measures that the page
-    shows by demand get no figure."""
+    A measure equal to another in every run gets only a note. With `drawn`, measures that the
+    page already draws against arrived demand get no figure here."""
     sections: list[str] = []
     for measure in (name for name in TITLES if _of(results, name)):
         title = capital(TITLES[measure])

@@ -11,7 +11,8 @@ from weft.lab.simulate.sharing.job import SECOND_NS
 class JobTimes(msgspec.Struct, frozen=True):
     """One job's times in seconds since the run began, None for steps not reached.
 
-    `restarts` counts its containers' deaths by out of memory, `evictions` its evictions."""
+    `restarts` counts how often its containers ran out of memory, `evictions` how often it was
+    evicted."""
 
     uid: str
     kind: str
