@@ -83,7 +83,7 @@ def checked_links(links: GpuLinks, where: str) -> GpuLinks:
     all cards; `BadInputError` at `where` if the links are impossible."""
     count = len(links.indexes)
     if not 0 < count <= MOST_LINKED or len(set(links.indexes)) < count or min(links.indexes) < 0:
-        wrong = f"{count} GPUs: write the indexes of 1 to {MOST_LINKED} GPUs, each once"
+        wrong = f"{count} GPUs: write 1 to {MOST_LINKED} different indexes"
         raise BadInputError(where, wrong)
     if links.nvlink_generation not in (0, *GENERATIONS):
         wrong = f"{links.nvlink_generation} is not a generation of NVLink; write 1 to 5"

@@ -86,7 +86,7 @@ def test_a_card_that_one_group_of_a_pod_names_is_not_free_while_another_names_no
     assert made.used() == [CARD_MIB, 0, CARD_MIB]
     made.take(shown(sharing("other", "g", gpu_fraction="0.25")))
     assert made.used() == [CARD_MIB, 0, CARD_MIB]
-    assert "does not name its GPUs" in made.view.assumed["keeper-g"]
+    assert "whose GPUs are not known" in made.view.assumed["keeper-g"]
 
     made.take(shown(keeper("h", "GPU-1")))
 

@@ -303,7 +303,7 @@ class ChangeSearch:
         storage, volumes = self._shape.constraints.storage, self._engine.existing.volumes
         asked = zip(storage.claims, self._pod.claims or (), strict=True) if storage else ()
         free = [
-            (index, claim, f"let PersistentVolumeClaim {name} ask")
+            (index, claim, f"let PersistentVolumeClaim {name} request")
             for index, (claim, name) in enumerate(asked)
             if not claim.reserved and claim.selected_node is None
         ]
@@ -320,7 +320,7 @@ class ChangeSearch:
                 shape = self._with_claim(index, other)
                 yield
                 if self._fits(shape):
-                    text = f"{let} for class {other.storage_class} instead of {claim.storage_class}"
+                    text = f"{let} class {other.storage_class} instead of {claim.storage_class}"
                     return SmallestChange("volume", text, shape=shape)
         return None
 

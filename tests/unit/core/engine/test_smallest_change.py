@@ -383,7 +383,7 @@ def test_a_claim_of_another_class() -> None:
     classes = (StorageClass("fast"), StorageClass("slow", "csi"), StorageClass("none"))
     engine = with_volumes(classes=classes)
     said = texts(engine, with_claim("p"))
-    assert said == {"volume": "let PersistentVolumeClaim data ask for class slow instead of fast"}
+    assert said == {"volume": "let PersistentVolumeClaim data request class slow instead of fast"}
 
 
 def test_a_claim_that_has_its_node_or_volume_stays_as_it_is() -> None:

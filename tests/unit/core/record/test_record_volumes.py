@@ -78,7 +78,7 @@ def test_a_file_says_of_volumes_what_was_known(tmp_path: Path) -> None:
     second, large = explain(path, "second", CREATE), explain(path, "large", CREATE)
     assert "of-second asks for 1Gi of class local: no volume is free" in str(second)
     assert {change.text for change in second.changes} == {
-        "let PersistentVolumeClaim of-second ask for class made instead of local",
+        "let PersistentVolumeClaim of-second request class made instead of local",
         "free b GPU 0: end pod default/prepared (UID prepared)",
     }
     assert "capacity left there: 3Gi at most" in str(large)
