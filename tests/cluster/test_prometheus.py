@@ -293,7 +293,7 @@ async def test_weft_metrics_shows_and_checks(played: Played, tmp_path: Path) -> 
     }
     code, text = checked.result()
     assert code == 0, text
-    assert "DCGM field 1003: DCGM_FI_PROF_SM_OCCUPANCY, gauge" in text
+    assert "(DCGM field 1003): DCGM_FI_PROF_SM_OCCUPANCY, gauge" in text
     assert "memory_used_mib: all 3 GPUs" in text
     assert "samples are 0.5 s apart" in text
     assert "series have no UUID" in text
