@@ -130,7 +130,7 @@ def test_who_may_not_read_is_told_what_is_lacking(
     command += ["--kubeconfig", str(kubeconfig), "--for", "1s"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "may not list /api/v1/nodes" in done.stderr
+    assert "no permission to list /api/v1/nodes" in done.stderr
     assert "deploy/reader.yaml" in done.stderr
 
 
