@@ -75,4 +75,11 @@ def test_a_large_map_moves_and_follows(window: Window, large: tuple[LargeCluster
 
 
 def test_the_demo_lives_three_seconds_after_its_start(window: Window) -> None:
-    assert least(lambda: demo_started(window).cpu_s) <= 3
+    took = []
+
+    def turn() -> float:
+        took.append(demo_started(window))
+        return took[-1].cpu_s
+
+    assert least(turn) <= 3, took
+    assert min(each.wall_s for each in took) <= 4 * 3, "on a machine that others use too"

@@ -158,8 +158,8 @@ def _differs(comparison: "BindingComparison") -> str:
     if own.fragmentation_percent != seen.fragmentation_percent:
         words.append(f"{seen.fragmentation_percent:.2f} → {own.fragmentation_percent:.2f} %")
     if own.allocation_milli != seen.allocation_milli:
-        gpus = seen.allocation_milli / 1000, own.allocation_milli / 1000
-        words.append(f"allocates {gpus[0]:,.2f} → {gpus[1]:,.2f} GPUs")
+        before, after = seen.allocation_milli / 1000, own.allocation_milli / 1000
+        words.append(f"allocates {before:,.2f} → {after:,.2f} GPUs")
     if own.slowdown != seen.slowdown:
         words.append(f"{seen.slowdown or 1.0:.2f} → {own.slowdown or 1.0:.2f} ×")
     return ", ".join(words)

@@ -134,7 +134,7 @@ class Comparisons:
         return [day.sums[_moment(day, at_s)] for at_s in self._recorded.elapsed_s]
 
     async def _simulate(self, policy: str, out: Path) -> str:
-        """Run the simulation's process to its end; return the reason if it failed, \"\" if it
+        """Run the simulation's process to its end; return the reason if it failed, "" if it
         wrote the decisions of the simulated day."""
         process = await asyncio.create_subprocess_exec(
             *_at_leisure(self._command(policy, out)),

@@ -83,7 +83,7 @@ class Kept:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Start a task that runs the part, and restarts it whenever it ends; return \"\", as
+        """Start a task that runs the part, and restarts it whenever it ends; return "", as
         there is nothing to log."""
         self._task = asyncio.create_task(self._keep())
         return ""

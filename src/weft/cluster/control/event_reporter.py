@@ -292,8 +292,8 @@ def _log_binding(outcome: BindOutcome) -> None:
         text = bound_in_words(place.node, place.shares)
         log.info("pod %s: %s", name, text, extra=fields)
     else:
-        what = getattr(outcome.outcome, "why", "") or type(outcome.outcome).__name__
-        log.warning("pod %s is not bound to %s: %s", name, place.node, what, extra=fields)
+        text = "pod %s is not bound to %s: %s"
+        log.warning(text, name, place.node, outcome.outcome, extra=fields)
 
 
 def _about(pod: Pod) -> ObjectReference:

@@ -71,17 +71,17 @@ def _values(weights: tuple[tuple[int, float], ...], rounds: Rounds) -> Floats:
 
 
 def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> Floats:
-    """Run the rounds on Python's floats: few sizes are popular, and arrays of five cost more."""
+    # On Python's floats: few sizes are popular, and NumPy's calls cost more than so short arrays.
     unsettled = rounds.number // _UNSETTLED
     sums = _sums(sizes)
     covered, total = [0.0] * len(sizes), np.zeros(LEVELS + 1)
     for number in range(rounds.number):
         least = min(covered)
-        prices = [
-            exponential(-rounds.step * (done - least)) / weight
-            for done, weight in zip(covered, weights, strict=True)
+        priced = [
+            (size, exponential(-rounds.step * (done - least)) / weight)
+            for size, weight, done in zip(sizes, weights, covered, strict=True)
         ]
-        best, taken = _knapsack(list(zip(sizes, prices, strict=True)), sums)
+        best, taken = _knapsack(priced, sums)
         if number >= unsettled:
             total += np.array(best) / best[LEVELS]
         pattern = _pattern(taken, sizes)
@@ -129,18 +129,17 @@ def _knapsack(priced: list[tuple[int, float]], sums: list[bool]) -> tuple[list[f
     place = 0
     for level in range(1, LEVELS + 1):
         most, last = best[-1], -1
-        if sums[level]:
-            for size, price, at in useful:
-                value = best[level - size] + price
-                if value > most:
-                    most, last = value, at
-            if place < len(priced) and priced[place][0] == level:
-                price = priced[place][1]
-                if price + sure > most:
-                    useful.append((level, price, place))
-                    if price > most:
-                        most, last = price, place
-                place += 1
+        for size, price, at in useful if sums[level] else ():
+            value = best[level - size] + price
+            if value > most:
+                most, last = value, at
+        if place < len(priced) and priced[place][0] == level:
+            price = priced[place][1]
+            if price + sure > most:
+                useful.append((level, price, place))
+                if price > most:
+                    most, last = price, place
+            place += 1
         best.append(most)
         taken.append(last)
     return best, taken
