@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 
 from faulty_world import NAMESPACE, World
 from live_asks import CARD_MIB, CARD_MILLI, Json, ended, limits, marks_of, node_of
+from live_line import is_in_line
 from ways import Way
 
 from fakes.api_http import Request
 from fakes.claims import DRIVER, MIB, claim, device, result, slice_of
+from weft.core.engine.nominations import is_kept
+from weft.core.ledger import Ledger
 from weft.testing import AGENT_BY_NAME
 
 KNOWN_S = 5.0
@@ -332,21 +335,39 @@ class BesideWorld(World):
         self.violation(f"{pod['metadata']['name']} is evicted")
 
     def differences(self) -> list[str]:
-        """Where a process' account is not the restated one, of nodes that are there."""
+        """Where a process' account of pods is not the restated one, of nodes that are there. Places
+        that are kept for waiting pods are no account: no API object says them."""
         held, here = self.held(), [node["metadata"]["name"] for node in self.nodes()]
         found = []
         for one in self.living():
             if one.live is None or not one.live.ready:
                 found.append(f"{one.name} is not ready")
                 continue
-            table = one.live.engine.ledger.table
+            ledger = one.live.engine.ledger
+            table, kept = ledger.table, kept_on_cards(ledger)
             for name in here:
                 for gpu in range(self.gpus[name]):
                     row = table.device_row(table.row_of[name], gpu) if name in table.row_of else -1
-                    has = [int(table.memory_used[row]), int(table.milli_used[row])]
+                    memory_mib, milli = kept[name, gpu]
+                    has = [
+                        int(table.memory_used[row]) - memory_mib,
+                        int(table.milli_used[row]) - milli,
+                    ]
                     if row < 0 or has != held[name, gpu]:
                         found.append(f"{one.name}: {name} {gpu}: {has}, not {held[name, gpu]}")
         return found
+
+
+def kept_on_cards(ledger: Ledger) -> dict[Card, list[int]]:
+    """MiB and thousandths of cores that are kept for waiting pods."""
+    kept: dict[Card, list[int]] = defaultdict(lambda: [0, 0])
+    for uid, holding in ledger.holdings.items():
+        if is_kept(uid) or is_in_line(uid):
+            for share in holding.placement.shares:
+                amounts = kept[holding.placement.node, share.gpu]
+                amounts[0] += share.memory_mib
+                amounts[1] += share.milli
+    return kept
 
 
 def uuid_of(card: Card) -> str:

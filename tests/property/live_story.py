@@ -408,10 +408,9 @@ async def settled(world: World) -> None:
         _agrees(world, fresh, "a fresh start")
         for text in differences(live.engine.ledger.table, fresh.engine.ledger.table):
             world.violation(f"a fresh start differs: {text}")
-        for cluster in (live, fresh):
-            _tell_what_is_usual(cluster)
+        placed = [_tell_what_is_usual(cluster) for cluster in (live, fresh)]
         for pod in world.pods():
-            _decides_alike(world, live, fresh, pod)
+            _decides_alike(world, (live, fresh), placed, pod)
         await fresh.stop()
 
 
@@ -562,18 +561,28 @@ def _refused_by_policy(live: EngineCluster, found: Assessment) -> set[str]:
     return {live.engine.ledger.table.nodes[row].name for row in rows}
 
 
-def _tell_what_is_usual(cluster: EngineCluster) -> None:
-    """Prices depend on when they were made, and by what had come then: make them now, alike."""
+def _tell_what_is_usual(cluster: EngineCluster) -> list[str]:
+    """Prices depend on when they were made, and by what had come then: make them now, alike.
+
+    Return the pods that were placed by this: it wakes all, and `let_go` gave places away that were
+    kept, so a process that leads places pods that fit nowhere before."""
+    held = set(cluster.engine.ledger.holdings)
     usual = weighted_input({shape(memory_mib=4_000): 3, shape(gpus=1): 1})
     for name in (TYPICAL_PODS, POPULAR_PODS):
         cluster.handle(PolicyInput(name, usual))
+    return sorted(set(cluster.engine.ledger.holdings) - held)
 
 
-def _decides_alike(world: World, live: EngineCluster, fresh: EngineCluster, pod: Json) -> None:
+def _decides_alike(
+    world: World, clusters: Sequence[EngineCluster], placed: Sequence[list[str]], pod: Json
+) -> None:
     if not waits(pod):
         return
     # Whoever waits is no matter: one that does not lead has nobody in its queue.
-    found = [_assessed(cluster, pod, beside=None) for cluster in (live, fresh)]
+    found = [
+        _assessed(cluster, pod, beside=None, without=new)
+        for cluster, new in zip(clusters, placed, strict=True)
+    ]
     totals = [None if one is None else one.total.tolist() for one in found]
     if totals[0] != totals[1]:
         world.violation(f"a fresh start decides otherwise about {pod['metadata']['name']}")
