@@ -2,7 +2,8 @@
 deleted and made anew, and the process crashes between any two writes.
 
 At no time has a gang places for some pods and fewer than it needs, unless it lost one that it had;
-and when things have settled, none runs in part, and none waits that has room.
+none runs in part for long, whether its other pods fit nowhere, are never created again, or have
+their Bindings refused each time; and when things have settled, none waits that has room.
 """
 
 import random
@@ -27,7 +28,7 @@ from weft.core.engine import (
     Tick,
     Wake,
 )
-from weft.core.engine.gangs import GRACE_NS
+from weft.core.engine.gangs import GRACE_NS, MISSING_GRACE_NS
 from weft.core.framework import Profile
 from weft.core.ledger import FAR, audit
 from weft.core.policies.least_stranding import LeastStranding
@@ -53,6 +54,9 @@ class Story:
     sent: list[Bind] = field(default_factory=list)
     hurt: set[str] = field(default_factory=set)
     gone: dict[str, int] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    in_part_ns: dict[str, int] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
     now_ns: int = 0
     wake_ns: int = FAR
     names: int = 0
@@ -127,6 +131,8 @@ class Story:
         for number in range(size):
             one = pod(f"g{self.names}-{number}", gpus=gpus, cpu_milli=100)
             self.comes(replace(one, gang=gang))
+        if self.draw.random() < 0.1:  # admission refuses it each time
+            self.refused.add(f"g{self.names}-0")
 
     def single_comes(self) -> None:
         self.names += 1
@@ -136,16 +142,19 @@ class Story:
         self.pods[one.uid] = one
         self.tell(PodAdded(one))
 
-    def ends(self, uid: str) -> None:
+    def ends(self, uid: str, *, for_good: bool = False) -> None:
         one = self.pods[uid]
         if one.gang and uid in self.engine.ledger.holdings:
             self.hurt.add(one.gang.key)
         del self.pods[uid]
         self.bound.pop(uid, None)
         self.tell(PodGone(uid))
-        if one.gang:  # its controller makes another
+        if one.gang and not for_good:  # its controller makes another
             self.names += 1
-            self.comes(replace(one, uid=f"{one.uid}'", name=f"{one.name}'"))
+            again = f"{one.uid}'"
+            if uid in self.refused:
+                self.refused.add(again)
+            self.comes(replace(one, uid=again, name=again))
 
     def binding(self, *, refused: bool) -> None:
         if not self.sent:
@@ -157,7 +166,7 @@ class Story:
             return
         if held.placement != command.placement:
             return
-        if refused:
+        if refused or uid in self.refused:
             if command.pod.gang:
                 self.hurt.add(command.pod.gang.key)
             self.tell(BindFailed(uid))
@@ -192,6 +201,8 @@ class Story:
         self.hurt.add(key)
         for uid, one in list(self.pods.items()):
             if one.gang and one.gang.key == key and uid in self.pods:
+                if least > one.gang.least:  # running pods are not evicted for a larger size
+                    self.forgotten.add(key)
                 gang = replace(one.gang, least=least)
                 self.pods[uid] = replace(one, gang=gang)
                 if uid not in self.bound:
@@ -211,7 +222,9 @@ class Story:
             self.group_says(key, 0)
 
     def crash(self) -> None:
-        """The process ends between any two writes: of those on their way, some arrived."""
+        """The process ends between any two writes: of those on their way, some arrived. The new one
+        cannot tell pods that were done from others that are gone."""
+        self.in_part_ns.clear()
         self.hurt.update(one.gang.key for one in self.pods.values() if one.gang)
         for each in self.sent:
             uid, held = each.pod.uid, self.engine.ledger.holdings.get(each.pod.uid)
@@ -219,9 +232,32 @@ class Story:
                 continue
             if uid in self.pods and self.draw.random() < 0.5:
                 self.bound[uid] = each.placement
+        self.forgotten.update(self.runs_in_part())
         self.start()
 
+    def runs_in_part(self) -> list[str]:
+        """Gangs of which some pods are bound, but too few."""
+        bound: dict[str, int] = {}
+        least: dict[str, int] = {}
+        for uid in self.bound:
+            if gang := self.pods[uid].gang:
+                bound[gang.key] = bound.get(gang.key, 0) + 1
+                least[gang.key] = gang.least
+        return [key for key, count in bound.items() if count < least[key]]
+
+    def check_not_in_part_for_long(self) -> None:
+        """Evictions are refused now and then, so that some minutes more may pass."""
+        now = {key: self.in_part_ns.get(key, self.now_ns) for key in self.runs_in_part()}
+        self.in_part_ns = now
+        for key, since_ns in now.items():
+            lasted_ns = self.now_ns - since_ns
+            there = [one for one in self.pods.values() if one.gang and one.gang.key == key]
+            waits = len(there) >= there[0].gang.least  # type: ignore[union-attr]
+            assert waits or key in self.forgotten or lasted_ns < 2 * MISSING_GRACE_NS, key
+            assert not waits or lasted_ns < 10 * GRACE_NS, f"{key} runs in part"
+
     def time_passes(self, by_ns: int) -> None:
+        self.check_not_in_part_for_long()
         self.now_ns += by_ns
         expired = [e for e in self.engine.ledger.holdings.values() if e.state == "reserved"]
         for held in expired:
@@ -242,7 +278,8 @@ class Story:
         elif happens < 0.65:
             self.binding(refused=self.draw.random() < 0.1)
         elif happens < 0.75 and self.pods:
-            self.ends(self.draw.choice(sorted(self.pods)))
+            for_good = self.draw.random() < 0.2
+            self.ends(self.draw.choice(sorted(self.pods)), for_good=for_good)
         elif happens < 0.78:
             self.crash()
         elif happens < 0.80:
@@ -259,7 +296,7 @@ class Story:
         for key, least in self.gone.items():
             self.group_says(key, least)
         for _ in range(30):
-            while self.sent:
+            for _ in range(len(self.sent)):
                 self.binding(refused=False)
             self.time_passes(GRACE_NS + SECOND)
             while self.wake_ns <= self.now_ns:  # it yielded before all pods had their turn
@@ -275,7 +312,9 @@ class Story:
         for key, members in gangs.items():
             least, placed = members[0].gang.least, [m for m in members if m.uid in held]  # type: ignore[union-attr]
             waiting = [m for m in members if m.uid not in held]
-            if waiting:
+            if any(m.uid in self.refused for m in members):
+                continue
+            if (waiting and len(members) >= least) or key not in self.forgotten:
                 assert not placed or len(placed) >= least, f"{key} runs in part"
             if not placed and len(members) >= least:
                 assert not self.has_room(waiting, least), f"{key} waits though it has room"

@@ -162,7 +162,10 @@ class Evictor:
             text = double_booking_in_words(record.double_booked, record.node, self._pods.name_of)
             return _Why(DOUBLE, text, self.double_booked_counts, record.seq, TRIED_AGAIN)
         if record.gang:
-            text = f"{gang_in_words(record.gang)}; the other pods did not fit within a minute"
+            missing = record.gang.there < record.gang.least
+            late = "no other pods came within ten minutes"
+            late = late if missing else "the other pods did not start within a minute"
+            text = f"{gang_in_words(record.gang)}; {late}"
             return _Why(GANG, text, self.gang_counts, record.seq, TRIED_AGAIN)
         if record.slowed is not None:
             text = slowed_in_words(record.slowed, self._pods.name_of)

@@ -248,7 +248,7 @@ class SchedulerMetrics:
         told = self._live.engine.forecasts.durations.told()
         kept = "Predicted run times of pods that have ended, by bound and outcome."
         yield counter("weft_duration_forecasts", kept, told, "bound", "outcome")
-        gangs = "Pods evicted because the rest of their gang fits nowhere, by outcome."
+        gangs = "Pods evicted because too few pods of their gang run, by outcome."
         yield counter("weft_gang_evictions", gangs, parts.evictor.gang_counts, "outcome")
         recalls = "Borrowers of GPU memory evicted, by outcome."
         yield counter("weft_recalls", recalls, parts.evictor.borrower_counts, "outcome")

@@ -54,7 +54,7 @@ from weft.core.engine.decision_faults import Faulted, SideTasks
 from weft.core.engine.events import Command, Event, Evict, Unschedulable, Wake
 from weft.core.engine.fair_order import FairPods
 from weft.core.engine.forecasts import NO_FORECASTS, Forecasts
-from weft.core.engine.gangs import GangMembers
+from weft.core.engine.gangs import MISSING_GRACE_NS, GangMembers
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.kept_places import NONE_KEPT, KeptPlaces
 from weft.core.engine.nominations import Nomination, Preemption
@@ -167,6 +167,8 @@ class Engine:
         self.residencies.now_ns = now_ns
         if isinstance(event, events.PodBound):
             self.ledger.commit(event.uid)
+            if self.queue.gangs.are_short:
+                self.queue.gangs.bound(event.uid, self.is_bound)
             self._work_ahead()
             return [*self.side_tasks.take_faults()]
         self._take_in(event, now_ns, out)
@@ -244,7 +246,7 @@ class Engine:
             case events.PodSeenBound():
                 self._seen_bound(event, now_ns, out)
             case events.BindFailed():
-                self._bind_failed(event.uid, now_ns)
+                self._bind_failed(event.uid, now_ns, out)
             case events.Tick():
                 self._tick(now_ns, out)
             case events.NodesClosed():
@@ -287,7 +289,7 @@ class Engine:
 
     def _tick(self, now_ns: int, out: list[Command]) -> None:
         for uid in self.ledger.expire(now_ns):
-            self._unwind(uid, now_ns)
+            self._unwind(uid, now_ns, out)
         gang_search.evict_broken(self, now_ns, out)
         if self.preemption.on:
             nomination_events.due(self, now_ns)
@@ -311,7 +313,7 @@ class Engine:
             goes_first = partial(self.oom_history.goes_first, pod)
             first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
         try:
-            order = ask.queue_order(profile.lead, pod)
+            order = ask.queue_order(profile.lead, self.queue.gangs.as_old(pod))
             self.queue.add(pod, profile, now_ns, order, first=first)
         except Exception as error:  # the policy fails to order the pod: it waits until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
@@ -323,7 +325,9 @@ class Engine:
             self._price(partial(self.price_lists.comes, uid, now_ns))
 
     def _gone(self, event: events.PodGone, now_ns: int, out: list[Command]) -> None:
-        uid = event.uid
+        uid, gangs = event.uid, self.queue.gangs
+        members = None if event.completed else gangs.of_placed(uid) or self._gang_of_waiting(uid)
+        ended = members and self._ended_unasked(uid)
         self.queue.remove(uid, now_ns)
         self.queue.lost_place(uid, now_ns)
         self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
@@ -336,6 +340,8 @@ class Engine:
         team = self.teams.forget(uid) if self.teams.count else ""
         if self.preemption.on:
             nomination_events.gone(self, uid, holding, now_ns, out)
+        if members is not None and (since_ns := gangs.lacks(members, now_ns)) is not None:
+            out.append(Wake(max(now_ns, since_ns + MISSING_GRACE_NS)))
         if holding is None:
             if team and self.teams.is_limited(team):  # kept places count as held
                 self.queue.wake_for_team(team, now_ns)
@@ -343,7 +349,29 @@ class Engine:
         learn = partial(self._learn, event, holding, placed, out)
         if self.side_tasks.run(_LEARNING, learn, instead=False):
             self.queue.wake_all(now_ns, skip_backoff=True)
+        if members is not None and ended is not None:
+            head_of_line.keep_for_successor(self, members, holding.placement, ended, now_ns)
         self.wake_for_freed(holding.placement.node, now_ns, team)
+
+    def _gang_of_waiting(self, uid: str) -> GangMembers[WaitingPod] | None:
+        """Return the gang of a pod in the queue; None if it has none or is not there."""
+        waiting = self.queue.get(uid)
+        return self.queue.gangs.of(waiting.pod.gang) if waiting and waiting.pod.gang else None
+
+    def _ended_unasked(self, uid: str) -> int | None:
+        """Return the priority of a bound pod that Weft did not ask to leave; None of others, and
+        where its priority is not known."""
+        if not self.is_bound(uid) or uid in self.preemption.going or self.harvest.is_leaving(uid):
+            return None
+        if (placed := self.placed.get(uid)) is not None:
+            return placed.pod.priority
+        standing = self.preemption.standings.get(uid)
+        return None if standing is None else standing[0]
+
+    def is_bound(self, uid: str) -> bool:
+        """Return True if the pod has a place and is bound there."""
+        held = self.ledger.holdings.get(uid)
+        return held is not None and held.state == "committed"
 
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
@@ -376,6 +404,8 @@ class Engine:
             self.kept_places.keep_on(placement.node)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
+            if self.queue.gangs.are_short:
+                self.queue.gangs.bound(placement.uid, self.is_bound)
         if event.marks:
             self.existing.put(placement.uid, placement.node, event.marks, event.mounted)
         else:
@@ -388,13 +418,13 @@ class Engine:
         if self.by_residents and (before is None or before.placement != placement):
             self.wake_for_freed(placement.node, now_ns)
 
-    def _bind_failed(self, uid: str, now_ns: int) -> None:
+    def _bind_failed(self, uid: str, now_ns: int, out: list[Command]) -> None:
         """Free the place of a pod whose Binding failed, and queue the pod after a back-off. A pod
         that the API showed bound keeps its place: a request that timed out may have arrived."""
         held = self.ledger.holdings.get(uid)
         if held is not None and held.state == "reserved":
             self.ledger.release(uid)
-            self._unwind(uid, now_ns)
+            self._unwind(uid, now_ns, out)
 
     def evict(
         self, holding: Holding, reason: EvictionReason, now_ns: int, out: list[Command]
@@ -414,11 +444,13 @@ class Engine:
         profile = placed.profile if placed else self._default
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)
 
-    def _unwind(self, uid: str, now_ns: int) -> None:
+    def _unwind(self, uid: str, now_ns: int, out: list[Command]) -> None:
         """Release the pod's reservation, and put the pod back into the queue."""
-        placed = self.placed.pop(uid)
+        placed, members = self.placed.pop(uid), self.queue.gangs.of_placed(uid)
         self._leaves(uid)
         self.queue.lost_place(uid, now_ns)
+        if members is not None and not members.has_quorum:
+            gang_search.is_short(self, members, now_ns, out)
         if (back := placed if placed.queued else placed.own) is not None:
             self.queue.retry(back.pod, back.profile, back.tries, now_ns)
         team = self.teams.name_of(uid) if self.teams.count else ""

@@ -449,9 +449,7 @@ def _refuse(
     (shape, demand), *others = found.demands
     engine.queue.park(head, shape, demand, now_ns, others=others)
     members.ready_ns = head.ready_ns
-    engine.queue.gangs.is_short(members, now_ns)
-    if members.short_since_ns is not None:
-        out.append(Wake(members.short_since_ns + GRACE_NS))
+    is_short(engine, members, now_ns, out)
     rest = tuple(each.pod for each in members.waiting.values() if each.pod is not short)
     out += [Unschedulable(short, record, rest), *commands]
     if plan is not None and not (plan.victims or plan.leaving):
@@ -497,13 +495,24 @@ def _most_in_one(room: Ints, table: LedgerTable, key: str) -> int:
     return int(sums[1:].max(initial=0))
 
 
+def is_short(
+    engine: Engine, members: GangMembers[WaitingPod], now_ns: int, out: list[Command]
+) -> None:
+    """Record that waiting pods of the gang do not start; its running pods, if there are any, are
+    evicted unless that changes in time."""
+    since_ns = engine.queue.gangs.is_short(members, now_ns)
+    if since_ns is not None:
+        out.append(Wake(max(now_ns, since_ns + GRACE_NS)))
+
+
 def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """Evict running pods of gangs that cannot get enough places: they make no progress, and hold
     capacity for which other pods wait."""
-    for members in engine.queue.gangs.broken(now_ns):
+    if not engine.queue.gangs.are_short:
+        return
+    for members in engine.queue.gangs.broken(now_ns, engine.is_bound):
         decision = members.decision()
         for uid in list(members.placed):
-            holding = engine.ledger.holdings.get(uid)
-            if holding and holding.state == "committed" and uid not in members.leaving:
+            if engine.is_bound(uid) and uid not in members.leaving:
                 members.leaving.add(uid)
-                engine.evict(holding, decision, now_ns, out)
+                engine.evict(engine.ledger.holdings[uid], decision, now_ns, out)

@@ -7,10 +7,11 @@ Once as many as the gang needs have places, its other pods wait one by one, as a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.core.engine.gang_room import ANY_NUMBER
 from weft.core.engine.records import GangDecision
@@ -18,8 +19,11 @@ from weft.core.ledger.table import Ints
 from weft.model import Gang, PodRequest, Shape
 
 GRACE_NS = 60_000_000_000
-"""For this long some pods of a gang may run while there is no room for its other pods; then the
-running ones are evicted (KAI's staleness grace period is as long)."""
+"""For this long some pods of a gang may run while its other pods fit nowhere or their Bindings
+fail; then the running ones are evicted (KAI's staleness grace period is as long)."""
+MISSING_GRACE_NS = 600_000_000_000
+"""For this long some pods of a gang may run while too few of its pods exist; then they are evicted.
+A Job's controller creates a failed pod again after six minutes at most."""
 
 
 class WaitsInQueue(Protocol):
@@ -34,10 +38,12 @@ W = TypeVar("W", bound=WaitsInQueue)
 class GangMembers(Generic[W]):
     """One gang's pods: `waiting` in the queue, and `placed`, by UID. `head` is the pod that waits
     in the queue for all, if any. `ready_ns` and `tries` belong to the gang, so that another head
-    takes them over. `short_since_ns` is when the waiting pods were first found to fit nowhere
-    although others run; None otherwise. `leaving` are running pods of the gang that are being
-    evicted because the others fit nowhere. `most` is the most of its pods that an empty cluster has
-    room for; it was computed from `largest_sums` at the layout of nodes `summed_at`.
+    takes them over. `short_since_ns` is when a waiting pod first fitted nowhere, or its Binding
+    failed, although others run; `missing_since_ns` is when too few pods were left of a gang that
+    ran; None otherwise. `leaving` are running pods of the gang that are being evicted because the
+    others do not start. `owed` is how many of its running pods ended before they were done, and
+    have not been replaced. `most` is the most of its pods that an empty cluster has room for; it
+    was computed from `largest_sums` at the layout of nodes `summed_at`.
     """
 
     __slots__ = (
@@ -48,7 +54,9 @@ class GangMembers(Generic[W]):
         "head",
         "largest_sums",
         "leaving",
+        "missing_since_ns",
         "most",
+        "owed",
         "placed",
         "ready_ns",
         "short_since_ns",
@@ -64,7 +72,9 @@ class GangMembers(Generic[W]):
         self.head: W | None = None
         self.ready_ns = self.tries = 0
         self.short_since_ns: int | None = None
+        self.missing_since_ns: int | None = None
         self.leaving: set[str] = set()
+        self.owed = 0
         self.most, self.summed_at = ANY_NUMBER, -1
         self.largest_sums: dict[tuple[str, Shape], Ints] = {}
         self._sizes: Counter[Gang] = Counter()
@@ -103,6 +113,12 @@ class GangMembers(Generic[W]):
         tasks = self._placed + Counter(gang.task for gang in more)
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
 
+    def are_enough(self, uids: Collection[str]) -> bool:
+        """Return True if these placed pods are as many as the gang needs, in total and of each
+        task."""
+        tasks = Counter(self.placed[uid].task for uid in uids)
+        return len(uids) >= self.least and self._enough(self._of_each_task(), tasks)
+
     def lacking(self) -> dict[str, int]:
         """Return how many more pods of each task need places, for tasks of which the gang needs a
         minimum number."""
@@ -130,6 +146,8 @@ class GangMembers(Generic[W]):
         """Record that a pod of the gang has a place."""
         if uid in self.placed:
             self.take(uid)
+        else:
+            self.owed = max(0, self.owed - 1)
         self.placed[uid] = gang
         self._placed[gang.task] += 1
         self.count(gang, 1)
@@ -202,22 +220,73 @@ class Gangs(Generic[W]):
             self._forget_if_empty(members)
         return members
 
-    def is_short(self, members: GangMembers[W], now_ns: int) -> None:
-        """Record that the gang's waiting pods fit nowhere, and since when if other pods of it
-        run."""
-        if members.placed and members.short_since_ns is None:
-            members.short_since_ns = now_ns
-            self._short[members.gang.key] = members
+    def as_old(self, pod: PodRequest) -> PodRequest:
+        """Return the pod as the queue is to order it: one that replaces a pod of its gang goes
+        before all others of its priority."""
+        gang = pod.gang or None
+        members = self._by_key.get(gang.key) if gang else None
+        if gang is None or members is None or not members.owed:
+            return pod
+        return replace(pod, created_ns=0, gang=replace(gang, created_ns=0))
 
-    def broken(self, now_ns: int) -> Iterator[GangMembers[W]]:
-        """Return gangs of which some pods have run for `GRACE_NS` while the rest fitted nowhere."""
-        for key, members in list(self._short.items()):
-            since_ns = members.short_since_ns
-            if since_ns is None or members.has_quorum or not (members.placed and members.waiting):
-                del self._short[key]
-                members.short_since_ns = None
-            elif now_ns - since_ns >= GRACE_NS:
-                yield members
+    def is_short(self, members: GangMembers[W], now_ns: int) -> int | None:
+        """Record that the gang's waiting pods do not start: they fit nowhere, or a Binding failed.
+        Return since when, if other pods of it run; None if none does."""
+        if not members.placed:
+            return None
+        self._short[members.gang.key] = members
+        if members.short_since_ns is None:
+            members.short_since_ns = now_ns
+        return members.short_since_ns
+
+    def lacks(self, members: GangMembers[W], now_ns: int) -> int | None:
+        """Record that a pod of the gang is gone before it was done. Return since when too few exist
+        although some have places; None if that is not so."""
+        if members.is_complete or members.has_quorum or not members.placed:
+            return None
+        self._short[members.gang.key] = members
+        if members.missing_since_ns is None:
+            members.missing_since_ns = now_ns
+        return members.missing_since_ns
+
+    @property
+    def are_short(self) -> bool:
+        """True if some gang may have fewer running pods than it needs."""
+        return bool(self._short)
+
+    def bound(self, uid: str, is_bound: Callable[[str], bool]) -> None:
+        """Take in that a pod is bound: its gang may have enough running pods again."""
+        members = self._of_placed.get(uid)
+        if members is not None and members.gang.key in self._short:
+            self._runs(members, is_bound)
+
+    def _runs(self, members: GangMembers[W], is_bound: Callable[[str], bool]) -> bool:
+        """Return True, and stop watching the gang, if enough of its pods run, or none has a
+        place."""
+        running = [uid for uid in members.placed if is_bound(uid)]
+        if members.placed and members.least and not members.are_enough(running):
+            return False
+        self._short.pop(members.gang.key, None)
+        members.short_since_ns = members.missing_since_ns = None
+        return True
+
+    def broken(self, now_ns: int, is_bound: Callable[[str], bool]) -> list[GangMembers[W]]:
+        """Return gangs of which too few pods run, for `GRACE_NS` although others wait, or for
+        `MISSING_GRACE_NS` as no others exist."""
+        found = []
+        for members in list(self._short.values()):
+            if self._runs(members, is_bound) or members.has_quorum:
+                continue  # or their Bindings are under way
+            short_ns, missing_ns = members.short_since_ns, members.missing_since_ns
+            if not members.waiting:
+                members.short_since_ns = short_ns = None
+            if members.is_complete:
+                members.missing_since_ns = missing_ns = None
+            if short_ns is not None and now_ns - short_ns >= GRACE_NS:
+                found.append(members)
+            elif missing_ns is not None and now_ns - missing_ns >= MISSING_GRACE_NS:
+                found.append(members)
+        return found
 
     def stays(self, uid: str) -> bool:
         """Allow the pod to be evicted again after its eviction failed; return False if no eviction

@@ -43,7 +43,7 @@ class GatheringPods:
             if resized or headless:
                 self._gather(members, now_ns)
             return
-        head, members.head, members.short_since_ns = members.head, None, None
+        head, members.head = members.head, None
         if head is not None and head.state != "trying":
             self._withdraw(head, "gathering", now_ns)
         for waiting in list(members.waiting.values()):

@@ -164,6 +164,10 @@ class HarvestRules:
         """Note that the pod is being evicted, for whatever reason."""
         self._leaving.add(uid)
 
+    def is_leaving(self, uid: str) -> bool:
+        """Return True if the pod is being evicted."""
+        return uid in self._leaving
+
     def class_of(self, holding: Holding) -> str:
         """Return the pod's class, "" if unknown; latency-critical if any source says so."""
         bound = self._bound.get(holding.placement.uid)

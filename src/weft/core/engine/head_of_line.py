@@ -21,7 +21,15 @@ from weft.core.engine import (
 from weft.core.engine.events import Command, Unschedulable
 from weft.core.engine.forecasts import kinds_of
 from weft.core.engine.gangs import GangMembers
-from weft.core.engine.kept_places import WAITS, LineTurn, goes_before, key_of, line_of
+from weft.core.engine.kept_places import (
+    MOST_REPLACED,
+    WAITS,
+    LineTurn,
+    VacatedTurn,
+    goes_before,
+    key_of,
+    line_of,
+)
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import Record
@@ -242,7 +250,9 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
             kept.enters(waiting, None, now_ns)
     for turn in list(engine.kept_places.turns.values()):
         head = turn.head
-        if head is None or line_of(head) != turn.line:
+        if isinstance(turn, VacatedTurn):
+            _look_at_vacated(engine, turn, now_ns)
+        elif head is None or line_of(head) != turn.line:
             end(engine, turn, "gone", now_ns)
         elif now_ns >= turn.until_ns:
             end(engine, turn, "time", now_ns)
@@ -251,6 +261,41 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
         elif (whole_ns := turn.reservation.due_ns) is not None and whole_ns < now_ns:
             _renew(engine, turn, now_ns)  # it was not free in time: look for a better one
             engine.queue.wake(head.pod.uid, now_ns)
+
+
+def keep_for_successor(
+    engine: Engine,
+    members: GangMembers[WaitingPod],
+    ended: Placement,
+    priority: int,
+    now_ns: int,
+) -> None:
+    """Keep the place of a gang's running pod, which ended before it was done, for the pod that
+    replaces it."""
+    members.owed += 1
+    if not members.there or members.owed > MOST_REPLACED:
+        return
+    if (turn := engine.kept_places.vacated(members, ended, priority, now_ns)) is not None:
+        replaces = "a pod that ended" if len(turn.places) == 1 else "pods that ended"
+        turn.asks = f"{least_to_end.in_words(turn.places)} to replace {replaces}"
+
+
+def _look_at_vacated(engine: Engine, turn: VacatedTurn, now_ns: int) -> None:
+    """Give up the places that no pod needs that replaces another one, all of them once their time
+    is over or too many pods of the gang ended."""
+    kept, members = engine.kept_places, turn.members
+    owed = min(members.owed, len(turn.places)) if members.there else 0
+    if now_ns >= turn.until_ns or members.owed > MOST_REPLACED:
+        owed = 0
+    if owed == len(turn.places):
+        return
+    before, whole = turn.nodes, kept.whole_of(turn)
+    kept.let_go(turn)
+    turn.places = sorted(turn.places, key=lambda place: place.uid not in whole)[:owed]
+    if not owed:
+        del kept.turns[turn.key]
+    kept.hold(turn)
+    _open_up(engine, turn, before, now_ns)
 
 
 def freed(engine: Engine, node: str, now_ns: int) -> None:
@@ -308,7 +353,9 @@ def _is_for(
     waiting: WaitingPod,
 ) -> bool:
     pod = waiting.pod
-    if any(waiting is turn.head or goes_before(pod, waiting.key[-1], turn) for turn in turns):
+    if any(
+        key_of(pod) == turn.owner or goes_before(pod, waiting.key[-1], turn) for turn in turns
+    ):
         return True
     starters = _starters(engine, waiting)
     runs_as = frozenset((*kinds_of(p), p.shape.expected_s, p.deadline_s) for p in starters)

@@ -9,12 +9,15 @@ capacity that becomes free there later. Pods of a higher priority, and earlier p
 priority, take it as if it were free (`aside`). All of a kept place becomes free when pods that run
 there end, so kept places never wait for each other. Nothing is stored: a new process starts without
 kept places.
+
+If a running pod of a gang ends before it was done, its place is kept in the same way for the pod
+that replaces it, for `REPLACED_NS` (`VacatedTurn`).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -41,7 +44,15 @@ UNFIT_NS = 1_800_000_000_000
 longer: rules about other pods may have changed."""
 
 
-LineOf = Literal["gangs", "several", "others"]
+REPLACED_NS = 30_000_000_000
+"""The place of a gang's pod that ended is kept this long for the pod that replaces it: controllers
+create one within seconds, after the second failure within 20 s."""
+MOST_REPLACED = 16
+"""If more pods of a gang end within that time, nothing is kept for those that replace them: the
+gang is probably being deleted, and others wait."""
+REPLACES = "replaces/"
+
+LineOf = Literal["gangs", "several", "others", "successors"]
 
 
 class QueueLine(NamedTuple):
@@ -106,7 +117,12 @@ class LineTurn:
 
     @property
     def key(self) -> str:
-        """Return the gang's key, or the pod's UID."""
+        """Return the key of the turn: its owner's."""
+        return self.owner
+
+    @property
+    def owner(self) -> str:
+        """Return the key of the gang, or the UID of the pod, for which the place is kept."""
         return key_of(self.waiting.pod)
 
     @property
@@ -114,6 +130,36 @@ class LineTurn:
         """Return the gang's or pod's name, with its namespace."""
         pod = self.waiting.pod
         return str(self.members.gang) if self.members else f"{pod.namespace}/{pod.name}"
+
+
+class VacatedTurn(LineTurn):
+    """The places of a gang's pods that ended before they were done, kept until `until_ns` for the
+    pods that replace them. No other pod of this priority or a lower one takes them."""
+
+    __slots__ = ()
+    members: GangMembers[WaitingPod]
+
+    def __init__(self, members: GangMembers[WaitingPod], priority: int, until_ns: int) -> None:
+        self.members, self.line = members, QueueLine("", priority, "successors")
+        self.order, self.came = (), (-FAR, -1)
+        self.places: Sequence[Placement] = ()
+        self.due_ns, self.until_ns, self.asks = FAR, until_ns, ""
+        self.reservation = Reservation()
+
+    @property
+    def key(self) -> str:
+        """Return the key of the turn."""
+        return REPLACES + self.owner
+
+    @property
+    def owner(self) -> str:
+        """Return the key of the gang."""
+        return self.members.gang.key
+
+    @property
+    def name(self) -> str:
+        """Return the gang's name, with its namespace."""
+        return str(self.members.gang)
 
 
 def key_of(pod: PodRequest) -> str:
@@ -124,7 +170,7 @@ def key_of(pod: PodRequest) -> str:
 def goes_before(pod: PodRequest, number: int, turn: LineTurn) -> bool:
     """Return True if the pod may take what is kept for the turn: it has a higher priority, or the
     same and came earlier."""
-    if key_of(pod) == turn.key:
+    if key_of(pod) == turn.owner:
         return False
     priority = turn.line.priority
     return pod.priority > priority or (pod.priority == priority and came(pod, number) < turn.came)
@@ -262,8 +308,28 @@ class KeptPlaces:
 
     def closed_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
         """Return the turns of other pods whose kept places this pod may not take."""
-        kept = (turn for turn in self.kept() if turn.key != key_of(pod))
+        kept = (turn for turn in self.kept() if turn.owner != key_of(pod))
         return [turn for turn in kept if not goes_before(pod, number, turn)]
+
+    # --- pods of gangs that are to be replaced ---
+
+    def vacated(
+        self, members: GangMembers[WaitingPod], ended: Placement, priority: int, now_ns: int
+    ) -> VacatedTurn | None:
+        """Keep the place of a gang's pod that ended before it was done for the pod that replaces
+        it; return what is kept for the gang, None if the place is not kept."""
+        if not (self.on and self.rules.after_ns):
+            return None
+        until_ns = now_ns + REPLACED_NS
+        turn = VacatedTurn(members, priority, until_ns)
+        turn = cast(VacatedTurn, self.turns.setdefault(turn.key, turn))
+        if len(turn.places) >= MOST_REPLACED:
+            return None
+        self.let_go(turn)
+        place = replace(ended, uid=WAITS + ended.uid)
+        turn.places, turn.until_ns = (*turn.places, place), until_ns
+        self._hold(turn.places)
+        return turn
 
     # --- what is held ---
 
@@ -332,18 +398,21 @@ class KeptPlaces:
         """Reserve again, of the places released for the pod being decided (`aside`), those that a
         later pod of this priority may not take, except those of turns with a key in `own`; return
         the UIDs of these holdings."""
-        kept = (turn for turn in self.kept() if turn.key in self._aside and turn.key not in own)
+        kept = (turn for turn in self.kept() if turn.key in self._aside and turn.owner not in own)
         closed = [turn for turn in kept if turn.line.priority >= priority]
         for turn in closed:
             self._hold(turn.places)
         return self.uids(closed)
 
+    def whole_of(self, turn: LineTurn) -> set[str]:
+        """Return those of the turn's places, by UID, that are entirely free and reserved."""
+        holdings = self._ledger.holdings
+        held = ((place, holdings.get(place.uid)) for place in turn.places)
+        return {place.uid for place, it in held if it is not None and it.placement == place}
+
     def is_whole(self, turn: LineTurn) -> bool:
         """Return True if the turn's places are entirely free and reserved."""
-        holdings = self._ledger.holdings
-        held = (holdings.get(place.uid) for place in turn.places)
-        pairs = zip(turn.places, held, strict=True)
-        return all(holding is not None and holding.placement == place for place, holding in pairs)
+        return len(self.whole_of(turn)) == len(turn.places)
 
     @contextmanager
     def aside(
@@ -354,8 +423,7 @@ class KeptPlaces:
         """
         turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
         turns += passed
-        if (own := self.turns.get(key_of(waiting.pod))) is not None:
-            turns.append(own)
+        turns += [turn for turn in self.turns.values() if turn.owner == key_of(waiting.pod)]
         self._aside, self._freed = {turn.key for turn in turns}, set()
         for turn in turns:
             self.let_go(turn)
