@@ -247,7 +247,7 @@ class LivingCluster(EventLoop[str]):
         pod, node = self._pods.pop(uid), self.engine.ledger.holdings[uid].placement.node
         del self._ends_ns[uid]
         self._note("ended", f"its share on {node} is free", pod, node)
-        self.tell(PodGone(uid))
+        self.tell(PodGone(uid, completed=uid not in self._evicted))
         if uid in self._evicted:
             self._evicted.discard(uid)
             self._comes(_BY_NAME[pod.workload])

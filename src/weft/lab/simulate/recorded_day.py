@@ -148,7 +148,7 @@ class _Reading:
 
     def _gone(self, event: PodGone, at: int) -> None:
         if event.uid in self.others:
-            self._happens(PodGone(event.uid), at)
+            self._happens(PodGone(event.uid, completed=event.completed), at)
         elif event.uid in self.pods:
             self.pods[event.uid].gone_ns = at
 

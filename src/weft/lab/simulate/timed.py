@@ -357,7 +357,7 @@ class TimedRun(EventLoop[int]):
         self.gangs.ends(number, self.now)
         if self.queues is not None:
             self.queues.ends(number, self.now)
-        self._take_place(number, completed=self.engine.forecasts.on)
+        self._take_place(number, completed=self.engine.forecasts.on or number in self.gang_of)
 
     def _take_place(self, number: int, *, completed: bool = False) -> None:
         self.ends_ns.pop(number, None)
