@@ -167,8 +167,7 @@ class Engine:
         self.residencies.now_ns = now_ns
         if isinstance(event, events.PodBound):
             self.ledger.commit(event.uid)
-            if self.queue.gangs.are_short:
-                self.queue.gangs.bound(event.uid, self.is_bound)
+            self.queue.gangs.bound(event.uid, self.is_bound)
             self._work_ahead()
             return [*self.side_tasks.take_faults()]
         self._take_in(event, now_ns, out)
@@ -313,7 +312,8 @@ class Engine:
             goes_first = partial(self.oom_history.goes_first, pod)
             first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
         try:
-            order = ask.queue_order(profile.lead, self.queue.gangs.as_old(pod))
+            as_old = self.queue.gangs.as_old(pod) if pod.gang else pod
+            order = ask.queue_order(profile.lead, as_old)
             self.queue.add(pod, profile, now_ns, order, first=first)
         except Exception as error:  # the policy fails to order the pod: it waits until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
@@ -327,7 +327,7 @@ class Engine:
     def _gone(self, event: events.PodGone, now_ns: int, out: list[Command]) -> None:
         uid, gangs = event.uid, self.queue.gangs
         members = None if event.completed else gangs.of_placed(uid) or self._gang_of_waiting(uid)
-        ended = members and self._ended_unasked(uid)
+        ended = self._ended_unasked(uid) if members is not None else None
         self.queue.remove(uid, now_ns)
         self.queue.lost_place(uid, now_ns)
         self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
@@ -404,8 +404,7 @@ class Engine:
             self.kept_places.keep_on(placement.node)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
-            if self.queue.gangs.are_short:
-                self.queue.gangs.bound(placement.uid, self.is_bound)
+            self.queue.gangs.bound(placement.uid, self.is_bound)
         if event.marks:
             self.existing.put(placement.uid, placement.node, event.marks, event.mounted)
         else:

@@ -508,8 +508,6 @@ def is_short(
 def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """Evict running pods of gangs that cannot get enough places: they make no progress, and hold
     capacity for which other pods wait."""
-    if not engine.queue.gangs.are_short:
-        return
     for members in engine.queue.gangs.broken(now_ns, engine.is_bound):
         decision = members.decision()
         for uid in list(members.placed):

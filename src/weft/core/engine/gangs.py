@@ -223,11 +223,10 @@ class Gangs(Generic[W]):
     def as_old(self, pod: PodRequest) -> PodRequest:
         """Return the pod as the queue is to order it: one that replaces a pod of its gang goes
         before all others of its priority."""
-        gang = pod.gang or None
-        members = self._by_key.get(gang.key) if gang else None
-        if gang is None or members is None or not members.owed:
+        members = self._by_key.get(pod.gang.key) if pod.gang else None
+        if not pod.gang or members is None or not members.owed:
             return pod
-        return replace(pod, created_ns=0, gang=replace(gang, created_ns=0))
+        return replace(pod, created_ns=0, gang=replace(pod.gang, created_ns=0))
 
     def is_short(self, members: GangMembers[W], now_ns: int) -> int | None:
         """Record that the gang's waiting pods do not start: they fit nowhere, or a Binding failed.
@@ -249,14 +248,9 @@ class Gangs(Generic[W]):
             members.missing_since_ns = now_ns
         return members.missing_since_ns
 
-    @property
-    def are_short(self) -> bool:
-        """True if some gang may have fewer running pods than it needs."""
-        return bool(self._short)
-
     def bound(self, uid: str, is_bound: Callable[[str], bool]) -> None:
         """Take in that a pod is bound: its gang may have enough running pods again."""
-        members = self._of_placed.get(uid)
+        members = self._of_placed.get(uid) if self._short else None
         if members is not None and members.gang.key in self._short:
             self._runs(members, is_bound)
 
@@ -277,14 +271,15 @@ class Gangs(Generic[W]):
         for members in list(self._short.values()):
             if self._runs(members, is_bound) or members.has_quorum:
                 continue  # or their Bindings are under way
-            short_ns, missing_ns = members.short_since_ns, members.missing_since_ns
             if not members.waiting:
-                members.short_since_ns = short_ns = None
+                members.short_since_ns = None
             if members.is_complete:
-                members.missing_since_ns = missing_ns = None
-            if short_ns is not None and now_ns - short_ns >= GRACE_NS:
-                found.append(members)
-            elif missing_ns is not None and now_ns - missing_ns >= MISSING_GRACE_NS:
+                members.missing_since_ns = None
+            graces = (
+                (members.short_since_ns, GRACE_NS),
+                (members.missing_since_ns, MISSING_GRACE_NS),
+            )
+            if any(since is not None and now_ns - since >= grace for since, grace in graces):
                 found.append(members)
         return found
 

@@ -353,9 +353,7 @@ def _is_for(
     waiting: WaitingPod,
 ) -> bool:
     pod = waiting.pod
-    if any(
-        key_of(pod) == turn.owner or goes_before(pod, waiting.key[-1], turn) for turn in turns
-    ):
+    if any(key_of(pod) == turn.owner or goes_before(pod, waiting.key[-1], turn) for turn in turns):
         return True
     starters = _starters(engine, waiting)
     runs_as = frozenset((*kinds_of(p), p.shape.expected_s, p.deadline_s) for p in starters)

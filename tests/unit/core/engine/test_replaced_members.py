@@ -12,7 +12,6 @@ from weft.core.engine import (
     PodAdded,
     PodBound,
     PodGone,
-    PodSeenBound,
     Tick,
 )
 from weft.core.engine.gangs import GRACE_NS, MISSING_GRACE_NS
@@ -23,7 +22,7 @@ from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.model import Gang, PodRequest
 from weft.model.queue_rules import HeadOfLine
-from weft.testing import node, placement, pod
+from weft.testing import node, pod
 
 FOUR = Gang("kubernetes", "ml", "train", least=4, created_ns=5)
 RULES = HeadOfLine(after_ns=300 * SECOND, keep_for_ns=1_800 * SECOND)
