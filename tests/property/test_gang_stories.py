@@ -3,6 +3,10 @@ deleted and made anew, and the process crashes between any two writes.
 
 At no time has a gang places for some pods and fewer than it needs, unless it lost one that it had;
 and when things have settled, none runs in part, and none waits that has room.
+
+There is one leader here, and nobody preempts. Two leaders, and gangs that end others or are ended,
+are in the stories of the whole scheduler (`test_live_faults.py`); gangs that preempt also in
+`test_preemption_is_least.py`.
 """
 
 import random
