@@ -292,9 +292,7 @@ def test_for_a_pod_that_waits_some_move_wherever_a_set_of_them_would_do(seed: in
 @pytest.mark.parametrize("gangs", [False, True])
 @pytest.mark.parametrize("rules", [False, True])
 @pytest.mark.parametrize("seed", range(few_or_many(30, 600)))
-def test_no_set_of_pods_costs_less_than_those_that_end(
-    seed: int, rules: bool, gangs: bool
-) -> None:
+def test_no_set_of_pods_costs_less_than_those_that_end(seed: int, rules: bool, gangs: bool) -> None:
     random = Random(seed)
     engine, told = filled(random, rules=rules)
     gang_of = in_gangs(random, engine, told) if gangs else {}

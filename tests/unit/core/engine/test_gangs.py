@@ -225,6 +225,7 @@ def test_the_fullest_domain_that_has_room_is_taken() -> None:
     found = add(engine, *members("p0", "p1", "p2", "p3", gang=gang))
     assert {each[0] for each in found.values()} == {"b"}
 
+
 def racked(rack: str, count: int, extended: dict[str, int] | None = None, **has: Any) -> list[Node]:
     """Nodes of one rack."""
     made = [node(f"{rack}-{at:03d}", extended=extended, **has) for at in range(count)]
@@ -265,7 +266,7 @@ def test_a_port_is_free_for_one_pod_of_each_node() -> None:
     assert told.record.gang.most == 2
 
 
-def test_the_next_domain_is_tried_where_the_first_fails_by_a_rule_that_amounts_do_not_show() -> None:
+def test_the_next_domain_is_tried_where_the_first_fails_by_what_amounts_do_not_show() -> None:
     uneven = racked("uneven", 150, gpus=2, memory_mib=(40_000, 16_000))
     engine = engine_of(*uneven, *racked("even", 310, gpus=2, memory_mib=16_000))
     found = add(engine, *racked_pods(shape(gpus=2, memory_mib=9_000)))
