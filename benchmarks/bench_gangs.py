@@ -4,7 +4,8 @@ The cluster of `bench_decisions.py`: nodes of 8 GPUs at 70 % load, here in racks
 256 pods come one after the other and go again; what is timed is the event of the last pod, at which
 all get their places, or none does. `whole`: a card each; `node`: eight each, which fit nowhere at
 this load; `share`: 300 thousandths; `sizes`: whole cards, two at once, and shares; `rack`: a card
-each, all in one rack. Writes build/bench/gangs.json.
+each, all in one rack, of which none has room; `zone`: all in one of ten zones, of which each has.
+Writes build/bench/gangs.json.
 
     python benchmarks/bench_gangs.py [--nodes 10000] [--policy best-fit] [--quick]
 """
@@ -23,7 +24,7 @@ from weft.lab.simulate.openb import shape_of
 from weft.model import Gang, PodRequest, Shape
 
 POLICIES = ("best-fit", "fgd", "least-stranding")
-SIZE, RACK_NODES = 256, 100
+SIZE, RACK_NODES, ZONES = 256, 100, 10
 ONE = shape_of(4_000, 8_192, 1, 1000)
 SHARE = shape_of(2_000, 4_096, 1, 300)
 KINDS: dict[str, tuple[list[Shape], str]] = {
@@ -32,6 +33,7 @@ KINDS: dict[str, tuple[list[Shape], str]] = {
     "share": ([SHARE], ""),
     "sizes": ([ONE, shape_of(8_000, 16_384, 2, 1000), SHARE], ""),
     "rack": ([ONE], "rack"),
+    "zone": ([ONE], "zone"),
 }
 
 
@@ -42,7 +44,7 @@ class Gangs:
         self.world = World(policy, nodes, seed=1)
         known = self.world.engine.ledger.table.nodes
         racked = [
-            replace(node, labels={"rack": f"rack-{row // RACK_NODES}"})
+            replace(node, labels={"rack": f"rack-{row // RACK_NODES}", "zone": f"z{row % ZONES}"})
             for row, node in enumerate(known)
         ]
         self.world.engine.handle(NodesChanged(tuple(racked)), 0)

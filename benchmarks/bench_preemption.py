@@ -4,10 +4,12 @@
 then pods of a higher one come, each fits nowhere, and victims are chosen (and end). Writes
 build/bench/preemption.json.
 
-    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400] [--movable 30] [--rules]
-        [--uneven]
+    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400] [--movable 30] [--gang 256]
+        [--rules] [--uneven]
 
 `--movable`: so many percent of the pods may move, and on two GPUs of a hundred a share is free.
+`--gang`: gangs of so many pods alike come, `--pods` in all; what is timed is the event of the last
+pod of each, which decides for all of them.
 `--rules`: pods are of 200 applications, each evenly spread over 20 zones. Those that come have
 bench_pod_rules' rules: spread by zone, apart by node, near another application by zone.
 `--uneven`: each pod's application is drawn, so that zones have more and less of it.
@@ -27,7 +29,7 @@ from bench_pod_rules import HOST, ZONE, ZONES, labels_of, rules_of
 from weft.core.engine import Engine, Evict, PodAdded, PodGone, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.model import Constraints, Gpu, Node, Placement, PodMarks, PodRequest, Share
+from weft.model import Constraints, Gang, Gpu, Node, Placement, PodMarks, PodRequest, Share
 from weft.testing import shape
 
 CARD_MIB = 16_384
@@ -85,6 +87,17 @@ def a_pod(rng: random.Random, at: int, *, rules: bool) -> PodRequest:
     return replace(pod, shape=replace(pod.shape, constraints=asked), labels=labels_of(at % APPS))
 
 
+def gangs_of(size: int, count: int, rng: random.Random, *, rules: bool) -> list[list[PodRequest]]:
+    """Pods alike that come together; each alone if the size is 1."""
+    made = []
+    for at in range(count // size):
+        first = a_pod(rng, at, rules=rules)
+        alike = [replace(first, uid=f"new{at}-{n}", name=f"new{at}-{n}") for n in range(size)]
+        gang = Gang("kubernetes", "default", f"g{at}", least=size)
+        made.append([replace(pod, gang=gang) for pod in alike] if size > 1 else [first])
+    return made
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,27 +105,35 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=400)
     parser.add_argument("--policy", default="least-stranding")
     parser.add_argument("--movable", type=int, default=0)
+    parser.add_argument("--gang", type=int, default=1)
     parser.add_argument("--rules", action="store_true")
     parser.add_argument("--uneven", action="store_true")
     chosen = parser.parse_args()
     rng = random.Random(0)
     engine = filled(chosen.nodes, chosen.policy, rng, chosen.movable, uneven=chosen.uneven)
-    took_ms, used_ms, ended, moved = [], [], 0, 0
-    for at in range(chosen.pods):
-        pod = a_pod(rng, at, rules=chosen.rules)
+    took_ms, used_ms, ended, moved, found = [], [], 0, 0, 0
+    for at, pods in enumerate(gangs_of(chosen.gang, chosen.pods, rng, rules=chosen.rules)):
+        for pod in pods[:-1]:
+            engine.handle(PodAdded(pod), at)
         began, busy = time.perf_counter(), time.process_time()
-        commands = engine.handle(PodAdded(pod), at)
+        commands = engine.handle(PodAdded(pods[-1]), at)
         took_ms.append(1e3 * (time.perf_counter() - began))
         used_ms.append(1e3 * (time.process_time() - busy))
         evicted = [c for c in commands if isinstance(c, Evict)]
         moved += sum(bool(c.record.preempted and c.record.preempted.moves_to) for c in evicted)
         victims = [c.placement.uid for c in evicted]
         ended += len(victims)
+        found += bool(victims)
         for uid in victims:
             engine.handle(PodGone(uid), at)
     result = {
         "nodes": chosen.nodes,
         "pods": chosen.pods,
+        "movable": chosen.movable,
+        "gang": chosen.gang,
+        "rules": chosen.rules,
+        "uneven": chosen.uneven,
+        "preempt": found,
         "ended": ended - moved,
         "moved": moved,
         "first_ms": round(took_ms[0], 1),

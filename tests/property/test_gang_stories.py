@@ -4,6 +4,10 @@ deleted and made anew, and the process crashes between any two writes.
 At no time has a gang places for some pods and fewer than it needs, unless it lost one that it had;
 none runs in part for long, whether its other pods fit nowhere, are never created again, or have
 their Bindings refused each time; and when things have settled, none waits that has room.
+
+There is one leader here, and nobody preempts. Two leaders, and gangs that end others or are ended,
+are in the stories of the whole scheduler (`test_live_faults.py`); gangs that preempt also in
+`test_preemption_is_least.py`.
 """
 
 import random

@@ -3,7 +3,8 @@
 It decides by what ships: each profile of `weft config defaults`, `auto`, and every policy.
 `make test` plays a schedule of each profile, `auto` and a sixth of the policies (the engine's own
 walks, `test_engine_world.py`, play them all), `make test-faults` some ten thousand, and says how
-often each fault point was hit (build/faults.txt).
+often each fault point was hit (build/faults.txt). Leaders are stopped, and others lead meanwhile;
+pods end others of lower priority; two stories in five have gangs.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The pods that preemption ends, beside all sets there are; and stories where none ends in vain."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
 from random import Random
 
@@ -16,6 +16,7 @@ from weft.core.engine import (
     Engine,
     Event,
     Evict,
+    Nominate,
     PodAdded,
     PodBound,
     PodGone,
@@ -158,24 +159,58 @@ def budget(app: str, allowed: int) -> Budget:
     return Budget(f"default/{app}", chosen, allowed)
 
 
+def in_gangs(random: Random, engine: Engine, told: dict[str, tuple[int, str]]) -> dict[str, Gang]:
+    """Put half of the pods into two gangs, of which some end only as one."""
+    gangs = [
+        Gang("owner", "default", name, random.choice((1, 2, 3)), ends_as_one=random.random() < 0.4)
+        for name in ("one", "two")
+    ]
+    found = {uid: random.choice(gangs) for uid in sorted(told) if random.random() < 0.5}
+    for uid, gang in found.items():
+        placement, marks = engine.ledger.holdings[uid].placement, engine.existing.marks_of(uid)
+        assert marks is not None
+        priority, since_ns = engine.preemption.standings[uid]
+        seen = PodSeenBound(placement, marks=marks, priority=priority, gang=gang)
+        engine.handle(replace(seen, held_ns=20 - since_ns), 20)
+    return found
+
+
+def victims_on(
+    engine: Engine, node_name: str, below: dict[str, tuple[int, str]], gangs: dict[str, Gang]
+) -> list[Victim]:
+    """The node's pods. Those of a gang are one victim with the rest of it if it ends as one, or if
+    it would not be whole without all that are here."""
+    uids = [h.placement.uid for h in engine.ledger.pods_on(node_name)]
+    together = dict[tuple[str, ...], None]()
+    for uid in uids:
+        gang = gangs.get(uid)
+        whole = tuple(sorted(each for each in gangs if gang and gangs[each].key == gang.key))
+        staying = len(whole) - len({*whole} & {*uids})
+        broken = gang is not None and staying < gang.least <= len(whole)
+        together[whole if gang and (gang.ends_as_one or broken) else (uid,)] = None
+    return [
+        Victim(
+            some,
+            max(below[uid][0] for uid in some),
+            min(engine.preemption.standings[uid][1] for uid in some),
+            tuple(name for uid in some for name in engine.preemption.budgets_of(uid)),
+        )
+        for some in together
+    ]
+
+
 def every_cost(
-    engine: Engine, pod: PodRequest, below: dict[str, tuple[int, str]]
+    engine: Engine,
+    pod: PodRequest,
+    below: dict[str, tuple[int, str]],
+    gangs: dict[str, Gang],
 ) -> Iterator[PreemptionCost]:
-    """The cost of each set of one node's pods without which the pod fits there."""
+    """The cost of each set of one node's victims without which the pod fits there."""
     allowed = engine.preemption.allowed
     chosen = engine.profile_of(pod)
     for row, here in enumerate(engine.ledger.table.nodes):
-        uids = [h.placement.uid for h in engine.ledger.pods_on(here.name)]
-        victims = [
-            Victim(
-                (uid,),
-                below[uid][0],
-                engine.preemption.standings[uid][1],
-                engine.preemption.budgets_of(uid),
-            )
-            for uid in uids
-            if below[uid][0] < pod.priority
-        ]
+        found = victims_on(engine, here.name, below, gangs)
+        victims = [victim for victim in found if victim.priority < pod.priority]
         for count in range(1, len(victims) + 1):
             for some in combinations(victims, count):
                 cost = cost_of(some, allowed)
@@ -254,11 +289,13 @@ def test_for_a_pod_that_waits_some_move_wherever_a_set_of_them_would_do(seed: in
     assert audit(engine.ledger) == []
 
 
+@pytest.mark.parametrize("gangs", [False, True])
 @pytest.mark.parametrize("rules", [False, True])
 @pytest.mark.parametrize("seed", range(few_or_many(30, 600)))
-def test_no_set_of_pods_costs_less_than_those_that_end(seed: int, rules: bool) -> None:
+def test_no_set_of_pods_costs_less_than_those_that_end(seed: int, rules: bool, gangs: bool) -> None:
     random = Random(seed)
     engine, told = filled(random, rules=rules)
+    gang_of = in_gangs(random, engine, told) if gangs else {}
     pod = PodRequest("high", "high", random.choice(WANTED), priority=random.choice((2, 3, 5)))
     if rules:
         app = random.choice(APPS)
@@ -266,15 +303,61 @@ def test_no_set_of_pods_costs_less_than_those_that_end(seed: int, rules: bool) -
         pod = replace(pod, shape=asked, namespace="default", labels={"app": app})
     if engine.assess(engine.profile_of(pod), pod).counts[0]:
         return
-    best = min(every_cost(engine, pod, told), default=None)
+    best = min(every_cost(engine, pod, told, gang_of), default=None)
     allowed = engine.preemption.allowed
-    victims_of = {
-        uid: Victim((uid,), told[uid][0], standing[1], engine.preemption.budgets_of(uid))
-        for uid, standing in engine.preemption.standings.items()
+    by_node = {
+        each.name: victims_on(engine, each.name, told, gang_of)
+        for each in engine.ledger.table.nodes
     }
     commands = engine.handle(PodAdded(pod), 100)
-    chosen = [victims_of[c.placement.uid] for c in commands if isinstance(c, Evict)]
+    ended = {c.placement.uid for c in commands if isinstance(c, Evict)}
+    on = next((c.node for c in commands if isinstance(c, Nominate)), "")
+    chosen = [victim for victim in by_node.get(on, ()) if ended & {*victim.uids}]
+    assert {uid for victim in chosen for uid in victim.uids} == ended
     assert (cost_of(chosen, allowed) if chosen else None) == best
+
+
+def places_without(engine: Engine, gone: set[str], asked: Sequence[PodRequest]) -> int:
+    """For how many of these pods, one by one, there is room on the same nodes without those."""
+    alone = Engine([Profile("weft", [BestFit()])], engine.ledger.table.nodes)
+    for uid, holding in engine.ledger.holdings.items():
+        if uid not in gone:
+            alone.handle(PodSeenBound(holding.placement), 0)
+    commands = [c for pod in asked for c in alone.handle(PodAdded(replace(pod, gang=UNSET)), 0)]
+    return sum(isinstance(command, Bind) for command in commands)
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(40, 600)))
+def test_a_gang_ends_pods_wherever_the_end_of_all_that_may_end_would_do(seed: int) -> None:
+    """Its victims are those that cannot stay beside the places that were found, and need not be the
+    cheapest of all sets; but none ends if that is not enough, and then the gang runs whole."""
+    random = Random(seed)
+    engine, told = filled(random)
+    gang_of = in_gangs(random, engine, told)
+    size, priority = random.choice((2, 2, 3)), random.choice((3, 5, 10))
+    gang, asked = Gang("owner", "default", "high", size), random.choice(WANTED)
+    pods = [
+        PodRequest(f"high{at}", f"high{at}", asked, priority=priority, gang=gang)
+        for at in range(size)
+    ]
+    if engine.profile_of(pods[0]).budgets_are_law or places_without(engine, set(), pods) == size:
+        return
+    nodes = [each.name for each in engine.ledger.table.nodes]
+    found = [victim for name in nodes for victim in victims_on(engine, name, told, gang_of)]
+    below = {uid for victim in found if victim.priority < priority for uid in victim.uids}
+    would_do = places_without(engine, below, pods) == size
+    commands = [command for pod in pods for command in engine.handle(PodAdded(pod), 100)]
+    ended = {c.placement.uid for c in commands if isinstance(c, Evict)}
+    assert ended <= below
+    assert bool(ended) == would_do
+    for each in {*gang_of.values()}:
+        had = {uid for uid in gang_of if gang_of[uid] == each}
+        assert not had & ended or had <= ended or not each.ends_as_one
+        assert len(had - ended) >= each.least or had <= ended or len(had) < each.least
+    out = [command for uid in sorted(ended) for command in engine.handle(PodGone(uid), 200)]
+    if ended:
+        assert {c.pod.uid for c in out if isinstance(c, Bind)} == {pod.uid for pod in pods}
+    assert audit(engine.ledger) == []
 
 
 class Story:

@@ -45,7 +45,7 @@ _MATCHES = ("only-waiting", "waiting-and-running", "once-satisfied")
 BY_OWNER, BY_ITSELF = "owner", "none"
 """Values of `weft.dev/gang`. "owner": the pod's group is all pods of its owner; "none": the pod has
 no group."""
-JOB_SET, JOB_SET_JOBS = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/global-replicas"
+JOB_SET = "jobset.sigs.k8s.io/jobset-name"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_KEY = "leaderworkerset.sigs.k8s.io/group-key"
@@ -286,15 +286,15 @@ class _Words:
             least = self._size(f"annotation {GANG_SIZE}", said[GANG_SIZE])
         elif name.startswith("LeaderWorkerSet/") and said.get(LWS_SIZE):
             least = self._size(f"annotation {LWS_SIZE}", said[LWS_SIZE])
-        elif name.startswith("JobSet/") and self._labels.get(JOB_SET_JOBS):
-            least = self._size(f"label {JOB_SET_JOBS}", self._labels[JOB_SET_JOBS])
-        elif self._written and name.startswith(("JobSet/", "LeaderWorkerSet/")):
+        elif self._written and name.startswith("LeaderWorkerSet/"):
             return self.of(Gang(OWNER, self.namespace, name), object_of=OWNER)
         else:
             least = 0
+            jobs = "its labels count its Jobs, which may have several pods each; "
             self.warn(
                 f"it is unknown how many pods of {name} must start together, so it stays pending: "
-                f"write annotation {GANG_SIZE} on its pods"
+                f"{jobs if name.startswith('JobSet/') else ''}write annotation {GANG_SIZE} on its "
+                "pods"
             )
         return self.of(Gang(OWNER, self.namespace, name, least))
 

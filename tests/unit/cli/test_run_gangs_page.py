@@ -47,7 +47,13 @@ def test_what_the_page_shows_is_printed(weft: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "size", "code"),
-    [("JobSet", None, 0), ("LeaderWorkerSet", None, 0), ("Job", None, 1), ("Job", "4", 0)],
+    [
+        ("JobSet", None, 1),
+        ("JobSet", "4", 0),
+        ("LeaderWorkerSet", None, 0),
+        ("Job", None, 1),
+        ("Job", "4", 0),
+    ],
 )
 def test_sizes_that_a_controller_will_write_are_missed_in_no_file(
     kind: str, size: str | None, code: int, weft: Any, tmp_path: Path

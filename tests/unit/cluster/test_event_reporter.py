@@ -235,3 +235,28 @@ async def test_a_group_with_a_pod_of_another_scheduler_says_so_where_it_waits() 
             "schedulerName other, which is not Weft's: it does not count for the group until it is "
             "bound; write one schedulerName on all"
         )
+
+
+async def test_a_pod_whose_group_has_no_known_size_is_told_what_to_write() -> None:
+    job, jobset = {"batch.kubernetes.io/job-name": "j"}, {"jobset.sigs.k8s.io/jobset-name": "s"}
+    index = {"batch.kubernetes.io/job-completion-index": "0"}
+    async with telling() as made:
+        for name, labels in (
+            ("job", job),
+            ("jobset", {**jobset, **job, **index}),
+            ("named", {"scheduling.x-k8s.io/pod-group": "train"}),
+        ):
+            asked = pod(name, 1_000, "weft")
+            asked["metadata"]["labels"] = labels
+            asked["metadata"]["annotations"] = {"weft.dev/gang": "owner"} if name != "named" else {}
+            made.server.add("pods", asked)
+        said = {name: await until(lambda at=name: condition(made, at)) for name in ("job", "named")}
+        jobs = await until(lambda: condition(made, "jobset"))
+    assert said["job"] == (
+        "the size of group d/Job/j is not known, so its pods wait; it is unknown how many pods of "
+        "Job/j must start together, so it stays pending: write annotation weft.dev/gang-size on "
+        "its pods"
+    )
+    assert jobs.startswith("the size of group d/JobSet/s is not known, so its pods wait")
+    assert jobs.endswith("several pods each; write annotation weft.dev/gang-size on its pods")
+    assert "the pod waits for its PodGroup d/train, which cannot be read" in said["named"]

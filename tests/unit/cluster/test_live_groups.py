@@ -224,7 +224,7 @@ async def test_of_two_stated_sizes_the_larger_counts_and_each_pod_hears_why() ->
 async def test_a_namespace_makes_groups_of_owners() -> None:
     async with world() as made:
         owned = pod("a", 1_000, **NOWHERE)
-        owned["metadata"]["labels"] = {**JOB_SET, "jobset.sigs.k8s.io/global-replicas": "90"}
+        owned["metadata"] |= {"labels": JOB_SET, "annotations": {"weft.dev/gang-size": "90"}}
         made.server.add("pods", owned)
         await until(lambda: made.gangs("a"))
         says = {"metadata": {"annotations": {"weft.dev/gang": "owner"}}}

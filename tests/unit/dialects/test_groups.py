@@ -62,11 +62,6 @@ def gang(system: str, name: str = "train", least: int = 0, **more: Any) -> Gang:
             "",
         ),
         (
-            {"labels": SET, "annotations": OWNED},
-            gang("owner", "JobSet/train", 3),
-            "",
-        ),
-        (
             {"labels": SET, "annotations": {**OWNED, SIZE: "12"}},
             gang("owner", "JobSet/train", 12),
             "",
@@ -108,11 +103,25 @@ def test_a_pod_without_a_group_has_none_and_nothing_to_say_of_it(said):
 
 
 def test_a_namespace_makes_groups_of_owners_whose_size_is_known():
-    assert read(labels=SET, by_namespace=True).gang == gang("owner", "JobSet/train", 3)
     sized = {SIZE: "4"}
+    assert read(labels=SET, annotations=sized, by_namespace=True).gang == gang(
+        "owner", "JobSet/train", 4
+    )
     assert read(labels=JOB, annotations=sized, by_namespace=True).gang == gang(
         "owner", "Job/train", 4
     )
+
+
+@pytest.mark.parametrize("index", ["", "0", "1"])
+@pytest.mark.parametrize("said", [{"annotations": OWNED}, {"by_namespace": True}])
+def test_a_jobset_without_a_size_waits_as_its_pods_say_only_how_many_jobs_there_are(index, said):
+    """The first pod of a Job (index 0) exists before the others do, and looks like an only one."""
+    labels = {**SET, "batch.kubernetes.io/job-completion-index": index} if index else SET
+    found = read(labels=labels, **said)
+    assert found == GroupWords(gang("owner", "JobSet/train"), found.warnings)
+    (warning,) = found.warnings
+    assert "labels count its Jobs, which may have several pods each" in warning
+    assert warning.endswith(f"write annotation {SIZE} on its pods")
 
 
 def test_any_controllers_pods_are_a_group_by_their_own_word_and_size():

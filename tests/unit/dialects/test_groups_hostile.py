@@ -12,7 +12,6 @@ from weft.dialects.group_objects import OBJECT_SYSTEMS, KubePodGroup, policy_of
 from weft.dialects.groups import (
     GROUP_NAMES,
     JOB_SET,
-    JOB_SET_JOBS,
     JOBS,
     LWS_INDEX,
     LWS_KEY,
@@ -29,7 +28,6 @@ LABELS = (
     OLD_NAME,
     OLD_LEAST,
     JOB_SET,
-    JOB_SET_JOBS,
     LWS_NAME,
     LWS_INDEX,
     LWS_KEY,

@@ -29,7 +29,7 @@ from weft.dialects.catalog import ALL, ASKING_ANNOTATIONS
 from weft.dialects.coscheml import APPLICATIONS
 from weft.dialects.foreign import ANNOTATIONS, foreign_resource
 from weft.dialects.gpushare import UNHEALTHY_PREFIX
-from weft.dialects.groups import JOB_SET_JOBS, OLD_LEAST
+from weft.dialects.groups import OLD_LEAST
 from weft.dialects.inventory import inventory
 from weft.dialects.kai import QUEUE, RESERVATIONS
 from weft.dialects.queues import READ_LABELS
@@ -89,8 +89,6 @@ _NAMES = frozenset(
 )
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
-_SIZES = (OLD_LEAST, JOB_SET_JOBS)
-"""Labels that state the size of a pod's group."""
 _OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name", *CSI_ZONES)
 _VERSIONS = ("v1", "apps/v1", "batch/v1")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
@@ -315,7 +313,7 @@ class _Renaming:
     def _label_value(self, key: str, value: str) -> str:
         if key in READ_LABELS:  # queues, which may be namespaces'
             return self._names.word(value)
-        if is_systems_own(key) or key in _SAID_BY_VALUE or key in _SIZES:
+        if is_systems_own(key) or key in _SAID_BY_VALUE or key == OLD_LEAST:
             return value
         if key in self._compared and value.lstrip("-").isdecimal():
             return value

@@ -18,6 +18,8 @@ def room_for(demand: Demand, table: LedgerTable) -> Ints:
     """Return how many pods of this demand each node has room for at most, [N], by amounts only; fit
     is not checked."""
     room = _beside_gpus(demand, table.cpu_free, table.memory_free)
+    for name, amount in _extended(demand):
+        room = np.minimum(room, table.extended[name] // amount if name in table.extended else 0)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         room = np.minimum(room, _free_gpus_for(demand.need, table))
     return np.maximum(room, 0)
@@ -27,6 +29,9 @@ def room_when_empty(demand: Demand, table: LedgerTable, *, strict: bool) -> Ints
     """Return how many pods of this demand each node would have room for at most if it were empty,
     [N]. `strict`: GPU memory is not overcommitted."""
     room = _beside_gpus(demand, table.cpu_total, table.memory_total)
+    for name, amount in _extended(demand):
+        has = [node.extended.get(name, 0) // amount for node in table.nodes]
+        room = np.minimum(room, np.array(has, dtype=np.int64))
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         if demand.need.whole:
             room = np.minimum(room, table.gpus // demand.need.count)
@@ -35,8 +40,13 @@ def room_when_empty(demand: Demand, table: LedgerTable, *, strict: bool) -> Ints
     return room
 
 
+def _extended(demand: Demand) -> list[tuple[str, int]]:
+    return [(name, amount) for name, amount in demand.extended if amount > 0]
+
+
 def _beside_gpus(demand: Demand, cpu_milli: Ints, memory_mib: Ints) -> Ints:
-    room = np.full(len(cpu_milli), ANY_NUMBER, dtype=np.int64)
+    most = 1 if demand.shape.constraints.ports else ANY_NUMBER  # pods alike want the same ports
+    room = np.full(len(cpu_milli), most, dtype=np.int64)
     if demand.cpu_milli:
         room = np.minimum(room, cpu_milli // demand.cpu_milli)
     if demand.memory_mib:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 SEARCHED = 512
-"""The most pods that are tried over all topology domains for one gang (at least one domain is
-tried); as many again may be tried in other orders."""
+"""Once as many pods were tried for one gang, or as many as it has if these are more, no further
+topology domain is tried; as many again may be tried in other orders."""
 
 
 TRIED = 4_096
@@ -51,12 +51,14 @@ SHAPES_SUMMED = 16
 class GangPlaces(NamedTuple):
     """Places for a gang's pods (`chosen`), () if there are too few. `found` is the number of pods
     that found a place, `short` the first pod that found none, with the decision about it (None if
-    each found one), and `demands` are the distinct demands of the pods that were tried."""
+    each found one), `demands` are the distinct demands of the pods that were tried, and `tried` is
+    how many were tried, pods alike only until one of them found no place."""
 
     chosen: tuple[ChosenPlace, ...]
     found: int
     short: tuple[WaitingPod, Record] | None
     demands: tuple[tuple[Shape, Demand], ...]
+    tried: int
 
 
 def find_places(
@@ -71,9 +73,13 @@ def find_places(
         domains = _domains(engine, members, waiting)
     several = len({(each.profile.name, each.pod.shape) for each in waiting}) > 1
     best: GangPlaces | None = None
-    for inside in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
-        ordered = sorted(waiting, key=PLANS[0].order)
+    ordered = sorted(waiting, key=PLANS[0].order)
+    looks = max(SEARCHED, len(waiting) + 1)  # a second domain is tried in any case
+    for inside in domains:
+        if best is not None and looks < (len(waiting) if best.chosen else 1):
+            break
         found = _try(engine, members, ordered, inside, PLANS[0], now_ns, gone)
+        looks -= found.tried
         if best is None or _merit(found) > _merit(best):
             best = found
     assert best is not None
@@ -209,6 +215,7 @@ def _try(
     demands: dict[Shape, Demand] = {}
     rooms: dict[Demand, Ints] = {}
     refused: set[tuple[str, Shape]] = set()
+    tried = 0
     spare = len(waiting) + len(members.placed) - members.least
     used = np.zeros(engine.ledger.table.count, dtype=np.bool_)
     used[[*_nodes_of(engine.ledger, members)]] = True
@@ -217,6 +224,7 @@ def _try(
             alike = each.profile.name, each.pod.shape
             known = None if alike in refused else engine.assess(each.profile, each.pod)
             if known is not None:
+                tried += 1
                 if inside is not None:
                     known = within(known, inside)
                 demands.setdefault(known.shape, known.demand)
@@ -234,8 +242,8 @@ def _try(
             if spare < 0:
                 break
     if members.would_do([gang for place in chosen if (gang := place.placed.pod.gang)]):
-        return GangPlaces(tuple(chosen), len(chosen), short, tuple(demands.items()))
-    return GangPlaces((), len(chosen), short, tuple(demands.items()))
+        return GangPlaces(tuple(chosen), len(chosen), short, tuple(demands.items()), tried)
+    return GangPlaces((), len(chosen), short, tuple(demands.items()), tried)
 
 
 def _reserve(engine: Engine, place: ChosenPlace, row: int) -> None:

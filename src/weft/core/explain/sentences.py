@@ -235,12 +235,13 @@ def gang_in_words(gang: GangDecision) -> str:
 
 def gang_refused_in_words(record: Record, gang: GangDecision, pod: PodRequest) -> str:
     """Return the text of the event and the PodScheduled condition of a pod of a waiting group.
-    Warnings on the pod about its group may say why it has too few pods."""
+    Warnings on the pod may say why its group has too few pods, or no known size."""
     text, unsupported = gang_in_words(gang), pod.shape.constraints.unsupported
     if unsupported:
         text += f"; {unsupported}"
     if gang.there < gang.least or not gang.least:
-        notes = (note for note in pod.warnings if f" of group {gang.name} " in note)
+        about = f" of group {gang.name} "
+        notes = (note for note in pod.warnings if about in note or not gang.least)
         return "; ".join((text, *notes))
     reasons = [Reason(Code(code), n) for code, n in enumerate(record.counts) if code and n]
     reasons.sort(key=lambda reason: -reason.nodes)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fakes.gpu_links import bridged_pairs, dgx_1, nvswitch, pcie_switches
 from weft.core.engine.engine import Engine
@@ -18,7 +19,7 @@ from weft.core.policies.elastic import ElasticBinpack
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.packing import BestFit, FirstFit
 from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder, read, replay
-from weft.model import Code, GpuMemoryRequest, GpuRequest, Node, PodRequest
+from weft.model import Code, Gang, GpuMemoryRequest, GpuRequest, Node, PodRequest
 from weft.model.gpu_links import GpuLinks
 from weft.model.reason import TEXT
 from weft.testing.builders import node, pod, shape
@@ -183,6 +184,40 @@ def test_containers_that_require_links_are_not_put_where_they_are_not_had() -> N
         for command in engine.handle(BindOn(pod("other", asks=asks), "a", "weft"), 1)
         if isinstance(command, BindOnRefused) and command.code is Code.LINKS_TAKEN
     ]
+
+
+def gang_records(engine: Engine, asked: PodRequest, rack: str) -> list[Record]:
+    """The records of a gang's two pods, the second of which completes it; [] if none has a
+    place."""
+    gang = Gang("scheduler-plugins", "default", "train", least=2, topology_key=rack)
+    first, second = (replace(asked, uid=uid, name=uid, gang=gang) for uid in ("g0", "g1"))
+    assert placed(engine, first) is None
+    return [c.record for c in engine.handle(PodAdded(second), 0) if isinstance(c, Bind)]
+
+
+def in_rack(each: Node) -> Node:
+    return replace(each, labels={"rack": "r"})
+
+
+@pytest.mark.parametrize("key", ["", "rack"])
+def test_pods_of_a_gang_get_gpus_connected_as_well_as_single_pods_do(key: str) -> None:
+    records = gang_records(engine_of(in_rack(linked(dgx_1()))), pod(gpus=2), key)
+    assert [gpus_of(each) for each in records] == [[0, 3], [1, 2]]
+    assert all(isinstance(each.links, ChosenLinks) for each in records)
+    nodes = map(in_rack, (linked(pcie_switches()), linked(nvswitch(), "b"), node("c", gpus=8)))
+    records = gang_records(engine_of(*nodes), pod(gpus=2), key)
+    assert [each.node for each in records] == ["b", "b"]
+
+
+@pytest.mark.parametrize("key", ["", "rack"])
+def test_a_gang_whose_pods_require_links_waits_for_them(key: str) -> None:
+    engine = engine_of(in_rack(linked(bridged_pairs(6), gpus=6)))
+    for gpu in (0, 2):
+        assert placed(engine, pod(f"p{gpu}", asks=shape(gpus=1, uuids=[f"GPU-a-{gpu}"])))
+    assert gang_records(engine, required(2), key) == []
+    commands = engine.handle(PodGone("p0"), 10**10)
+    records = [command.record for command in commands if isinstance(command, Bind)]
+    assert [gpus_of(each) for each in records] == [[0, 1], [4, 5]]
 
 
 def test_broken_gpus_are_no_links_that_could_be_had() -> None:

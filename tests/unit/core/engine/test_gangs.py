@@ -1,5 +1,7 @@
 """Gangs: places for as many pods as a group needs, or for none."""
 
+from typing import Any
+
 import pytest
 from engine_talk import SECOND, engine_of, one_card, places, refused, wakes
 from msgspec import UNSET
@@ -27,8 +29,9 @@ from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
-from weft.model import Code, Gang, Node, Placement, PodRequest
-from weft.testing import node, placement, pod
+from weft.model import Code, Constraints, Gang, Node, Placement, PodRequest, Shape
+from weft.model.request import HostPort
+from weft.testing import node, placement, pod, shape
 
 FOUR = Gang("scheduler-plugins", "default", "train", least=4)
 
@@ -221,6 +224,70 @@ def test_the_fullest_domain_that_has_room_is_taken() -> None:
     engine = engine_of(*nodes, policies=(LeastStranding(),))
     found = add(engine, *members("p0", "p1", "p2", "p3", gang=gang))
     assert {each[0] for each in found.values()} == {"b"}
+
+
+def racked(rack: str, count: int, extended: dict[str, int] | None = None, **has: Any) -> list[Node]:
+    """Nodes of one rack."""
+    made = [node(f"{rack}-{at:03d}", extended=extended, **has) for at in range(count)]
+    return [replace(each, labels={"rack": rack}) for each in made]
+
+
+RACKED = Gang("scheduler-plugins", "default", "train", least=300, topology_key="rack")
+
+
+def racked_pods(asks: Shape, gang: Gang = RACKED) -> list[PodRequest]:
+    return [replace(pod(f"p{at:03d}", asks=asks), gang=gang) for at in range(gang.least)]
+
+
+@pytest.mark.parametrize("name", ["pods", "example.com/nic"])
+def test_a_domain_that_allows_too_few_pods_is_not_taken_for_one_with_room(name: str) -> None:
+    few, many = ({name: each, "other": 9} for each in (5, 110))
+    engine = engine_of(*racked("few", 40, few, gpus=8), *racked("many", 41, many, gpus=8))
+    asks = shape(gpus=1, extended={name: 1})
+    found = add(engine, *racked_pods(asks))
+    assert len(found) == 300
+    assert all(each.startswith("many") for each in found.values())
+    (told,) = engine_of(*racked("few", 40, few, gpus=8)).handle(PodAdded(racked_pods(asks)[0]), 0)
+    assert isinstance(told, Unschedulable)
+    assert told.record.gang is not None
+    assert told.record.gang.most == 200
+
+
+def test_a_port_is_free_for_one_pod_of_each_node() -> None:
+    ports = Constraints(ports=(HostPort(8080),))
+    asks = replace(shape(gpus=1), constraints=ports)
+    gang = replace(RACKED, least=4)
+    engine = engine_of(*racked("few", 2, gpus=2), *racked("many", 4, gpus=2))
+    found = add(engine, *racked_pods(asks, gang))
+    assert sorted(found.values()) == ["many-000", "many-001", "many-002", "many-003"]
+    (told,) = engine_of(*racked("few", 2, gpus=2)).handle(PodAdded(racked_pods(asks, gang)[0]), 0)
+    assert isinstance(told, Unschedulable)
+    assert told.record.gang is not None
+    assert told.record.gang.most == 2
+
+
+def test_the_next_domain_is_tried_where_the_first_fails_by_what_amounts_do_not_show() -> None:
+    uneven = racked("uneven", 150, gpus=2, memory_mib=(40_000, 16_000))
+    engine = engine_of(*uneven, *racked("even", 310, gpus=2, memory_mib=16_000))
+    found = add(engine, *racked_pods(shape(gpus=2, memory_mib=9_000)))
+    assert len(found) == 300
+    assert all(each.startswith("even") for each in found.values())
+
+
+def test_few_pods_are_tried_however_many_domains_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    racks = [racked(f"r{at}", 150, gpus=2, memory_mib=(40_000, 16_000)) for at in range(9)]
+    engine = engine_of(*(each for rack in racks for each in rack))
+    *first, last = racked_pods(shape(gpus=2, memory_mib=9_000))
+    add(engine, *first)
+    tried, rightly = [0], gang_search.deciding.choose_place
+
+    def counted(*given: Any) -> Any:
+        tried[0] += 1
+        return rightly(*given)
+
+    monkeypatch.setattr(gang_search.deciding, "choose_place", counted)
+    assert add(engine, last) == {}
+    assert gang_search.SEARCHED // 2 < tried[0] < gang_search.SEARCHED + 300
 
 
 def test_a_gang_takes_as_few_nodes_as_fit() -> None:
