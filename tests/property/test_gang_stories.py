@@ -227,7 +227,7 @@ class Story:
 
     def crash(self) -> None:
         """The process ends between any two writes: of those on their way, some arrived. The new one
-        cannot tell pods that were done from others that are gone."""
+        leaves alone what runs of gangs of which no pod waits: they may be another scheduler's."""
         self.in_part_ns.clear()
         self.hurt.update(one.gang.key for one in self.pods.values() if one.gang)
         for each in self.sent:
@@ -236,7 +236,7 @@ class Story:
                 continue
             if uid in self.pods and self.draw.random() < 0.5:
                 self.bound[uid] = each.placement
-        self.forgotten.update(self.runs_in_part())
+        self.forgotten.update(one.gang.key for one in self.pods.values() if one.gang)
         self.start()
 
     def runs_in_part(self) -> list[str]:

@@ -326,7 +326,7 @@ class Engine:
 
     def _gone(self, event: events.PodGone, now_ns: int, out: list[Command]) -> None:
         uid, gangs = event.uid, self.queue.gangs
-        members = None if event.completed else gangs.of_placed(uid) or self._gang_of_waiting(uid)
+        members = None if event.completed else self._gang_of(uid)
         ended = self._ended_unasked(uid) if members is not None else None
         self.queue.remove(uid, now_ns)
         self.queue.lost_place(uid, now_ns)
@@ -353,10 +353,14 @@ class Engine:
             head_of_line.keep_for_successor(self, members, holding.placement, ended, now_ns)
         self.wake_for_freed(holding.placement.node, now_ns, team)
 
-    def _gang_of_waiting(self, uid: str) -> GangMembers[WaitingPod] | None:
-        """Return the gang of a pod in the queue; None if it has none or is not there."""
+    def _gang_of(self, uid: str) -> GangMembers[WaitingPod] | None:
+        """Return the gang of a pod that is placed or waits; None if it has none, or one of which no
+        pod was in the queue: it may be another scheduler's."""
         waiting = self.queue.get(uid)
-        return self.queue.gangs.of(waiting.pod.gang) if waiting and waiting.pod.gang else None
+        members = self.queue.gangs.of_placed(uid)
+        if waiting is not None and waiting.pod.gang:
+            members = self.queue.gangs.of(waiting.pod.gang)
+        return members if members is not None and members.queued else None
 
     def _ended_unasked(self, uid: str) -> int | None:
         """Return the priority of a bound pod that Weft did not ask to leave; None of others, and

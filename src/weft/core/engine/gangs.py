@@ -42,8 +42,9 @@ class GangMembers(Generic[W]):
     failed, although others run; `missing_since_ns` is when too few pods were left of a gang that
     ran; None otherwise. `leaving` are running pods of the gang that are being evicted because the
     others do not start. `owed` is how many of its running pods ended before they were done, and
-    have not been replaced. `most` is the most of its pods that an empty cluster has room for; it
-    was computed from `largest_sums` at the layout of nodes `summed_at`.
+    have not been replaced. `queued`: a pod of it was in this queue; otherwise it may be another
+    scheduler's. `most` is the most of its pods that an empty cluster has room for; it was computed
+    from `largest_sums` at the layout of nodes `summed_at`.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class GangMembers(Generic[W]):
         "most",
         "owed",
         "placed",
+        "queued",
         "ready_ns",
         "short_since_ns",
         "summed_at",
@@ -74,7 +76,7 @@ class GangMembers(Generic[W]):
         self.short_since_ns: int | None = None
         self.missing_since_ns: int | None = None
         self.leaving: set[str] = set()
-        self.owed = 0
+        self.owed, self.queued = 0, False
         self.most, self.summed_at = ANY_NUMBER, -1
         self.largest_sums: dict[tuple[str, Shape], Ints] = {}
         self._sizes: Counter[Gang] = Counter()
@@ -194,7 +196,7 @@ class Gangs(Generic[W]):
     def waits(self, waiting: W, gang: Gang) -> GangMembers[W]:
         """Record that a pod of the gang is in the queue."""
         members = self._by_key.setdefault(gang.key, GangMembers(gang))
-        members.waiting[waiting.pod.uid] = waiting
+        members.waiting[waiting.pod.uid], members.queued = waiting, True
         members.count(gang, 1)
         return members
 

@@ -12,6 +12,7 @@ from weft.core.engine import (
     PodAdded,
     PodBound,
     PodGone,
+    PodSeenBound,
     Tick,
 )
 from weft.core.engine.gangs import GRACE_NS, MISSING_GRACE_NS
@@ -22,7 +23,7 @@ from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.model import Gang, PodRequest
 from weft.model.queue_rules import HeadOfLine
-from weft.testing import node, pod
+from weft.testing import node, placement, pod
 
 FOUR = Gang("kubernetes", "ml", "train", least=4, created_ns=5)
 RULES = HeadOfLine(after_ns=300 * SECOND, keep_for_ns=1_800 * SECOND)
@@ -180,3 +181,13 @@ def test_a_binding_that_succeeds_in_the_end_keeps_the_gang() -> None:
     assert places(engine.handle(PodGone("p3"), 200 * SECOND)) == {}
     engine.handle(PodAdded(member("late", FOUR, priority=0)), 201 * SECOND)
     assert evicted(engine, 210 * SECOND) == set(), "an earlier minute does not count"
+
+
+def test_pods_of_other_schedulers_gangs_are_left_alone() -> None:
+    engine = Engine([Profile("weft", [BestFit()])], [node("a", gpus=4)], head_of_line=RULES)
+    for number, name in enumerate(NAMES):
+        seen = PodSeenBound(placement(name, "a", number, milli=1000), gang=FOUR, priority=0)
+        engine.handle(seen, 0)
+    engine.handle(PodAdded(pod("rival", gpus=1)), SECOND)
+    assert places(engine.handle(PodGone("p2"), 2 * SECOND)) == {"rival": "a"}
+    assert evicted(engine, 5_000 * SECOND) == set()
