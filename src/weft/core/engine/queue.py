@@ -297,7 +297,8 @@ def active_in(heap: Heap) -> Iterator[WaitingPod]:
 
 def came(waiting: WaitingPod) -> tuple[int, int]:
     """Return the order of arrival: smaller is earlier."""
-    return waiting.pod.created_ns, waiting.key[-1]
+    pod = waiting.pod
+    return pod.came_ns if pod.gang else pod.created_ns, waiting.key[-1]
 
 
 class Queue(GatheringPods):
