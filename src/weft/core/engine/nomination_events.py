@@ -71,8 +71,8 @@ def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
     """Wake the pods that may use the place, which is no longer kept: those that fit, those that may
     preempt there, and those that the queue's limit may let in."""
     engine.wake_for_freed(nomination.node, now_ns, nomination.pod.team_queue)
-    takes_back = engine.teams.rules.reclaim  # across queues places are not taken by priority
-    wake_others(engine, FAR if takes_back else nomination.priority, now_ns)
+    part = engine.teams.part  # across queues places are not taken by priority
+    wake_others(engine, FAR if part else nomination.priority, now_ns)
 
 
 def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:

@@ -7,12 +7,21 @@ then fits, and evicting pods (`core/engine/`)."""
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch
-from weft.core.preempt.victims import Budget, PreemptionCost, Victim, cost_of, uids_of, violations
+from weft.core.preempt.victims import (
+    Budget,
+    Lender,
+    PreemptionCost,
+    Victim,
+    cost_of,
+    uids_of,
+    violations,
+)
 
 __all__ = [
     "Budget",
     "FoundVictims",
     "FreedByNode",
+    "Lender",
     "LowerPods",
     "PreemptionCost",
     "Victim",

@@ -1,0 +1,127 @@
+"""Says which pods may be evicted for a pod where queues of teams count (order `fair`).
+
+    of the pod's own queue      pods of lower priority
+    of another queue            none; but if queues reclaim, and the pod's queue holds less than its
+                                guarantee, pods of any priority with which that queue borrows
+
+A queue borrows what it holds beyond its guarantee. All victims together must leave every other
+queue its guarantee. So no queue loses its guaranteed share to another, whatever the priority, and
+no two queues evict each other's pods in turn: a queue that gave back all that it borrowed still has
+its guarantee.
+
+Borrowers go first: pods of the pod's own queue are evicted only where borrowers alone do not make
+room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.ledger.table import Bools
+from weft.core.preempt import Lender, Victim
+from weft.model import PodRequest
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+ANY_PRIORITY = 1 << 40
+"""A priority above all others."""
+
+
+class QueueRights:
+    """The rights of one pod by its queue. `reclaims`: it may evict borrowers; `below`: its victims
+    have a lower priority than this."""
+
+    def __init__(self, engine: Engine, pod: PodRequest) -> None:
+        self._engine, self._pod = engine, pod
+        self._teams, self._queue = engine.teams, pod.team_queue
+        self._beyond: dict[str, tuple[int, ...]] = {}
+        self.reclaims = self._wants() and any(
+            self._may_lend(name) for name in self._teams.names() if name != self._queue
+        )
+        self.below = ANY_PRIORITY if self.reclaims else pod.priority
+
+    def _wants(self) -> bool:
+        """Return True if the pod's queue reclaims: it holds less than its guarantee, also with the
+        places that are kept for its other pods."""
+        if not self._teams.rules.reclaim:
+            return False
+        kept = self._engine.preemption.nominations.values()
+        others = [each for each in kept if not self._pod.goes_with(each.pod)]
+        return self._teams.is_below_guarantee(self._queue, others)
+
+    def _may_lend(self, name: str) -> bool:
+        beyond = self._beyond_of(name)
+        return not beyond or max(beyond) >= 0
+
+    def _beyond_of(self, name: str) -> tuple[int, ...]:
+        """Return how much more than its guarantee the queue holds of each guaranteed amount, once
+        pods that are being evicted are gone; nothing for a queue without a guarantee."""
+        if (beyond := self._beyond.get(name)) is None:
+            going = self._engine.preemption.going
+            beyond = self._beyond[name] = self._teams.beyond_guarantee(name, going)
+        return beyond
+
+    def victims(self, there: Sequence[Victim], *, borrowers: bool = False) -> list[Victim]:
+        """Return those of these pods that may be evicted for the pod; `borrowers`: only pods of
+        other queues."""
+        return [victim for victim in there if self._may_evict(victim, borrowers=borrowers)]
+
+    def _may_evict(self, victim: Victim, *, borrowers: bool) -> bool:
+        for uid in victim.uids:
+            name = self._teams.name_of(uid)
+            if name != self._queue:
+                if not (self.reclaims and name):
+                    return False
+            elif borrowers or victim.priority >= self._pod.priority:
+                return False
+        return self.leave_guarantees([victim])
+
+    def allow(self, proposed: Sequence[str]) -> bool:
+        """Return True if these pods, all of lower priority, may be evicted for the pod. Pods of no
+        known queue may be."""
+        names = {self._teams.name_of(uid) for uid in proposed} - {self._queue, ""}
+        return not names or (self.reclaims and self.leave_guarantees([Victim((*proposed,), 0)]))
+
+    def leave_guarantees(self, victims: Sequence[Victim]) -> bool:
+        """Return True if other queues still have their guarantees once these pods are gone."""
+        everybody = np.ones((1, len(victims)))
+        return all(lender.keeps_guarantee(everybody)[0] for lender in self.lenders(victims))
+
+    def lenders(self, victims: Sequence[Victim]) -> list[Lender]:
+        """Return the other queues with a guarantee that these pods belong to."""
+        of: dict[str, list[tuple[int, str]]] = {}
+        for at, victim in enumerate(victims):
+            for uid in victim.uids:
+                name = self._teams.name_of(uid)
+                if name != self._queue and self._beyond_of(name):
+                    of.setdefault(name, []).append((at, uid))
+        found = []
+        for name, pods in of.items():
+            beyond = self._beyond_of(name)
+            count, held = np.zeros(len(victims)), np.zeros((len(victims), len(beyond)))
+            for at, uid in pods:
+                count[at] += 1
+                held[at] += self._teams.guaranteed_of(uid)
+            found.append(Lender(count, held, np.array(beyond)))
+        return found
+
+    def nodes(self, *, borrowers: bool = False) -> Bools:
+        """Return a mask of the nodes with a pod that `victims` may return, [N]."""
+        engine, table = self._engine, self._engine.ledger.table
+        preemption, mask = engine.preemption, np.zeros(table.count, dtype=np.bool_)
+        for uid, name in self._teams.pods():
+            if name == self._queue:
+                if borrowers or not preemption.may_end(uid):
+                    continue
+                if preemption.standings[uid][0] >= self._pod.priority:
+                    continue
+            elif not (self.reclaims and self._may_lend(name) and preemption.may_end(uid)):
+                continue
+            row = table.row_of.get(engine.ledger.holdings[uid].placement.node)
+            if row is not None:
+                mask[row] = True
+        return mask
