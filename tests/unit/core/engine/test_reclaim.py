@@ -11,7 +11,9 @@ from weft.core.engine import (
     PodBound,
     PodGone,
     PodSeenBound,
+    Tick,
 )
+from weft.core.engine.questions import OfferedVictims, offered_victims
 from weft.core.explain.sentences import preempted_in_words
 from weft.core.framework import Profile
 from weft.core.ledger import audit
@@ -236,3 +238,59 @@ def test_by_priority_alone_whose_queue_a_pod_is_in_does_not_matter() -> None:
     engine = deciding(QueueRules(queues=fair(a=4).queues))
     add(engine, *(of_team("a", f"a{i}") for i in range(4)))
     assert len(ended(add(engine, of_team("c", "stranger", priority=1_000), at_s=1))) == 1
+
+
+# --- what wakes a pod that may reclaim -----------------------------------------------------------
+
+
+def with_two_models(rules: QueueRules) -> Engine:
+    nodes = node("h", gpus=1, model="H100"), node("t", gpus=2, model="T4")
+    return Engine([Profile("weft", [BestFit()], preempts=True)], nodes, queues=rules)
+
+
+def test_a_pod_reclaims_once_another_queue_borrows_elsewhere() -> None:
+    """What the other queue gets on a T4 makes its pod on the H100 one that it borrows with."""
+    engine = with_two_models(promised(a=1, b=1))
+    add(engine, on("H100", of_team("b", "b0")))
+    assert not ended(add(engine, on("H100", of_team("a", "a0")), at_s=1))
+    out = add(engine, on("T4", of_team("b", "b1")), at_s=20)
+    assert uids(out + engine.handle(Tick(), 40 * SECOND)) == ["b0"]
+
+
+def test_a_pod_reclaims_once_its_queue_falls_below_its_guarantee() -> None:
+    engine = with_two_models(promised(a=1, b=1))
+    add(engine, on("T4", of_team("a", "a0")), on("T4", of_team("b", "b0")))
+    add(engine, on("H100", of_team("b", "b1")))
+    assert not ended(add(engine, on("H100", of_team("a", "high", priority=9)), at_s=1))
+    out = engine.handle(PodGone("a0"), 20 * SECOND)
+    assert uids(out + engine.handle(Tick(), 40 * SECOND)) == ["b1"]
+
+
+# --- victims that kube-scheduler proposes --------------------------------------------------------
+
+
+def offers(engine: Engine, pod: PodRequest, *proposed: str, by_sums: bool) -> list[str]:
+    """What becomes of this proposal for node n: those that are to end there."""
+    told = {"n": OfferedVictims(proposed)}
+    found = offered_victims(engine, engine.profile_of(pod), pod, told, by_sums=by_sums)
+    return sorted(uid for each in found.values() for uid in each.uids)
+
+
+def test_victims_of_another_queue_are_not_offered_however_unimportant() -> None:
+    engine = deciding(fair(a=2))
+    add(engine, *(of_team("a", f"a{i}") for i in range(2)), of_team("c", "own", priority=1))
+    add(engine, of_team("b", "b0"))
+    vip = of_team("c", "vip", priority=9)
+    assert offers(engine, vip, "a0", by_sums=False) == []
+    assert offers(engine, vip, "a0", by_sums=True) == ["own"]
+    assert offers(engine, vip, "own", by_sums=False) == ["own"]
+
+
+def test_borrowers_are_offered_to_a_queue_that_reclaims_and_nobody_of_a_guarantee() -> None:
+    engine = deciding(promised(a=2, b=2))
+    add(engine, *(of_team("b", f"b{i}") for i in range(3)))
+    add(engine, of_team("c", "other"))
+    low = of_team("a", "a0", gpus=2, priority=9)
+    assert offers(engine, low, "b0", "b1", by_sums=False) == []
+    assert offers(engine, low, "b0", "other", by_sums=False) == ["b0", "other"]
+    assert offers(engine, low, by_sums=False) == ["b0", "other"]
