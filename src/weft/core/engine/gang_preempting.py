@@ -116,16 +116,16 @@ def _search(
     regions = _regions(engine, head, members, pool)
     for rows, inside in islice(regions, gang_search.most_tries(members)):
         names = [table.nodes[row].name for row in rows.tolist()]
-        victims = _victims(engine, names, pool)
-        found = gang_search.try_without(
-            engine, members, inside, [*going, *uids_of(victims)], now_ns
-        )
-        if found.chosen:
-            fewer = _needed(engine, found, victims, going)
-            again = gang_search.try_without(
-                engine, members, inside, [*going, *uids_of(fewer)], now_ns
+        for victims in _victims(engine, names, pool):
+            found = gang_search.try_without(
+                engine, members, inside, [*going, *uids_of(victims)], now_ns
             )
-            return (again, fewer) if again.chosen else (found, victims)
+            if found.chosen:
+                fewer = _needed(engine, found, victims, going)
+                again = gang_search.try_without(
+                    engine, members, inside, [*going, *uids_of(fewer)], now_ns
+                )
+                return (again, fewer) if again.chosen else (found, victims)
     return None
 
 
@@ -166,18 +166,25 @@ def _regions(
             enough *= 2
 
 
-def _victims(engine: Engine, nodes: Sequence[str], pool: _Pool) -> list[Victim]:
-    """Return the pods of these nodes that are removed on trial: all of the pool that leave other
-    queues their guarantees, the least important first."""
+def _victims(engine: Engine, nodes: Sequence[str], pool: _Pool) -> Iterator[list[Victim]]:
+    """Yield the pods of these nodes that are removed on trial: all of the pool. If other queues
+    would lose their guarantees, as many as leave these, first the least important of all nodes,
+    then node by node."""
     allowed, rights, found = engine.preemption.allowed, pool.rights, dict[tuple[str, ...], Victim]()
     for node in nodes:
         for victim in rights.victims_on(engine, node, borrowers=pool.borrowers):
             found[victim.uids] = victim
     victims = [each for each in found.values() if pool.guarded or not violations([each], allowed)]
     if rights.by_queue is None:
-        return victims
+        yield victims
+        return
+    lenders = rights.by_queue.lenders(victims)
     in_order = sorted(range(len(victims)), key=lambda at: importance(victims[at]), reverse=True)
-    return [victims[at] for at in sorted(most_lent(in_order, rights.by_queue.lenders(victims)))]
+    least = most_lent(in_order, lenders)
+    yield [victims[at] for at in least]
+    if len(least) < len(victims):
+        yield [victims[at] for at in most_lent(range(len(victims)), lenders)]
+        yield [victims[at] for at in most_lent(range(len(victims) - 1, -1, -1), lenders)]
 
 
 def _needed(
