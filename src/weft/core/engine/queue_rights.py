@@ -68,7 +68,13 @@ class QueueRights:
     def victims(self, there: Sequence[Victim], *, borrowers: bool = False) -> list[Victim]:
         """Return those of these pods that may be evicted for the pod; `borrowers`: only pods of
         other queues."""
-        return [victim for victim in there if self._may_evict(victim, borrowers=borrowers)]
+        victims = [each for each in there if self._may_evict(each, borrowers=borrowers)]
+        if not self.reclaims:
+            return victims
+        alone, keep = np.eye(len(victims)), np.ones(len(victims), dtype=np.bool_)
+        for lender in self.lenders(victims):
+            keep &= lender.keeps_guarantee(alone)
+        return [victims[at] for at in np.flatnonzero(keep)]
 
     def _may_evict(self, victim: Victim, *, borrowers: bool) -> bool:
         for uid in victim.uids:
@@ -78,18 +84,15 @@ class QueueRights:
                     return False
             elif borrowers or victim.priority >= self._pod.priority:
                 return False
-        return self.leave_guarantees([victim])
+        return True
 
     def allow(self, proposed: Sequence[str]) -> bool:
         """Return True if these pods, all of lower priority, may be evicted for the pod. Pods of no
         known queue may be."""
         names = {self._teams.name_of(uid) for uid in proposed} - {self._queue, ""}
-        return not names or (self.reclaims and self.leave_guarantees([Victim((*proposed,), 0)]))
-
-    def leave_guarantees(self, victims: Sequence[Victim]) -> bool:
-        """Return True if other queues still have their guarantees once these pods are gone."""
-        everybody = np.ones((1, len(victims)))
-        return all(lender.keeps_guarantee(everybody)[0] for lender in self.lenders(victims))
+        lenders, together = self.lenders([Victim((*proposed,), 0)]), np.ones((1, 1))
+        kept = all(lender.keeps_guarantee(together)[0] for lender in lenders)
+        return not names or (self.reclaims and kept)
 
     def lenders(self, victims: Sequence[Victim]) -> list[Lender]:
         """Return the other queues with a guarantee that these pods belong to."""
@@ -110,18 +113,12 @@ class QueueRights:
         return found
 
     def nodes(self, *, borrowers: bool = False) -> Bools:
-        """Return a mask of the nodes with a pod that `victims` may return, [N]."""
-        engine, table = self._engine, self._engine.ledger.table
-        preemption, mask = engine.preemption, np.zeros(table.count, dtype=np.bool_)
-        for uid, name in self._teams.pods():
-            if name == self._queue:
-                if borrowers or not preemption.may_end(uid):
-                    continue
-                if preemption.standings[uid][0] >= self._pod.priority:
-                    continue
-            elif not (self.reclaims and self._may_lend(name) and preemption.may_end(uid)):
-                continue
-            row = table.row_of.get(engine.ledger.holdings[uid].placement.node)
-            if row is not None:
-                mask[row] = True
+        """Return a mask of the nodes with pods of queues whose pods `victims` may return, [N]."""
+        table, own = self._engine.ledger.table, self._queue
+        names = [] if borrowers else [own]
+        if self.reclaims:
+            names += [each for each in self._teams.names() if each != own and self._may_lend(each)]
+        mask, row_of = np.zeros(table.count, dtype=np.bool_), table.row_of
+        rows = {row_of.get(node, -1) for name in names for node in self._teams.nodes_of(name)}
+        mask[[row for row in rows if row >= 0]] = True
         return mask

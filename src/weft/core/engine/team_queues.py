@@ -156,6 +156,8 @@ class TeamQueues:
         self._uses: dict[str, QueueUse] = {}
         self._names: dict[str, str] = {}  # by UID
         self._charged: dict[str, tuple[str, Charge]] = {}
+        self._node_of: dict[str, str] = {}  # by UID, for pods in `_charged`
+        self._on: dict[str, dict[str, int]] = {}  # number of a queue's pods by node
         self._turns: dict[str, Turn] = {}  # cached until the queue's sum changes
         self._generation = -1
         self._totals = (0, 0, 0)
@@ -208,12 +210,22 @@ class TeamQueues:
         uid = holding.placement.uid
         if (before := self._charged.pop(uid, None)) is not None:
             self._add(*before, -1)
+            self._count_on(before[0], self._node_of.pop(uid), -1)
         name = self._names.get(uid)
         if sign > 0 and name is not None:
             row = self._ledger.table.row_of.get(holding.placement.node)
             node = None if row is None else self._ledger.table.nodes[row]
             self._charged[uid] = name, charge_of(holding.placement, node)
             self._add(*self._charged[uid], 1)
+            self._node_of[uid] = holding.placement.node
+            self._count_on(name, holding.placement.node, 1)
+
+    def _count_on(self, name: str, node: str, by: int) -> None:
+        """Count the queue's pods on this node."""
+        on = self._on.setdefault(name, {})
+        on[node] = on.get(node, 0) + by
+        if not on[node]:
+            del on[node]
 
     def _add(self, name: str, charge: Charge, sign: int) -> None:
         use = self._uses.setdefault(name, QueueUse())
@@ -237,9 +249,9 @@ class TeamQueues:
         if any(not terms.guarantee.is_none for terms in self.rules.queues):
             self._charged = {uid: self._charged[uid] for uid in uids if uid in self._charged}
 
-    def pods(self) -> Iterator[tuple[str, str]]:
-        """Yield the UID and the queue of each pod that holds anything."""
-        return ((uid, queue) for uid, (queue, _) in self._charged.items())
+    def nodes_of(self, name: str) -> Collection[str]:
+        """Return the nodes with pods of the queue."""
+        return self._on.get(name, {}).keys()
 
     def uids_of(self, name: str) -> Iterator[str]:
         """Yield the UIDs of the queue's pods that hold anything."""
