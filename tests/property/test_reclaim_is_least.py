@@ -37,7 +37,7 @@ TEAMS = ("a", "b", "c")
 
 
 class Told(NamedTuple):
-    """What the test knows of a pod that runs."""
+    """A running pod, as far as the rules of queues depend on it."""
 
     queue: str
     priority: int

@@ -24,7 +24,7 @@ from weft.core.engine.records import PreemptionPlan
 from weft.core.ledger.table import Bools, Ints
 from weft.core.preempt import Victim, uids_of, violations
 from weft.core.preempt.lower_pods import room_without
-from weft.core.preempt.victims import importance, most_lent
+from weft.core.preempt.victims import importance, most_given_back
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -178,13 +178,13 @@ def _victims(engine: Engine, nodes: Sequence[str], pool: _Pool) -> Iterator[list
     if rights.by_queue is None:
         yield victims
         return
-    lenders = rights.by_queue.lenders(victims)
+    queues = rights.by_queue.borrowing(victims)
     in_order = sorted(range(len(victims)), key=lambda at: importance(victims[at]), reverse=True)
-    least = most_lent(in_order, lenders)
+    least = most_given_back(in_order, queues)
     yield [victims[at] for at in least]
     if len(least) < len(victims):
-        yield [victims[at] for at in most_lent(range(len(victims)), lenders)]
-        yield [victims[at] for at in most_lent(range(len(victims) - 1, -1, -1), lenders)]
+        yield [victims[at] for at in most_given_back(range(len(victims)), queues)]
+        yield [victims[at] for at in most_given_back(range(len(victims) - 1, -1, -1), queues)]
 
 
 def _needed(

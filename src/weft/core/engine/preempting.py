@@ -407,7 +407,7 @@ def _search_of(
         rules=_rules_on_leaving(engine, waiting, rights) if rules_count else (),
         suits=suits,
         among=by_queue.nodes(borrowers=victims_on.borrowers) if by_queue is not None else None,
-        lenders_of=by_queue.lenders if by_queue is not None else None,
+        queues_of=by_queue.borrowing if by_queue is not None else None,
     )
 
 

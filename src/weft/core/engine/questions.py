@@ -291,7 +291,7 @@ class _CardVictims:
             allowed=self._engine.preemption.allowed,
             going=[*self._rights.going, *anyway],
             may_violate=not self._law,
-            lenders_of=None if by_queue is None else by_queue.lenders,
+            queues_of=None if by_queue is None else by_queue.borrowing,
         )
 
     def _victims_on(self, node: str) -> list[Victim]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.core.ledger.table import Bools
-from weft.core.preempt import Lender, Victim
+from weft.core.preempt import BorrowingQueue, Victim
 from weft.model import PodRequest
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class QueueRights:
         self._teams, self._queue = engine.teams, pod.team_queue
         self._beyond: dict[str, tuple[int, ...]] = {}
         self.reclaims = self._wants() and any(
-            self._may_lend(name) for name in self._teams.names() if name != self._queue
+            self._may_give_back(name) for name in self._teams.names() if name != self._queue
         )
         self.below = ANY_PRIORITY if self.reclaims else pod.priority
 
@@ -53,7 +53,7 @@ class QueueRights:
         others = [each for each in kept if not self._pod.goes_with(each.pod)]
         return self._teams.is_below_guarantee(self._queue, others)
 
-    def _may_lend(self, name: str) -> bool:
+    def _may_give_back(self, name: str) -> bool:
         beyond = self._beyond_of(name)
         return not beyond or max(beyond) >= 0
 
@@ -72,8 +72,8 @@ class QueueRights:
         if not self.reclaims:
             return victims
         alone, keep = np.eye(len(victims)), np.ones(len(victims), dtype=np.bool_)
-        for lender in self.lenders(victims):
-            keep &= lender.keeps_guarantee(alone)
+        for queue in self.borrowing(victims):
+            keep &= queue.keeps_guarantee(alone)
         return [victims[at] for at in np.flatnonzero(keep)]
 
     def _may_evict(self, victim: Victim, *, borrowers: bool) -> bool:
@@ -90,11 +90,11 @@ class QueueRights:
         """Return True if these pods, all of lower priority, may be evicted for the pod. Pods of no
         known queue may be."""
         names = {self._teams.name_of(uid) for uid in proposed} - {self._queue, ""}
-        lenders, together = self.lenders([Victim((*proposed,), 0)]), np.ones((1, 1))
-        kept = all(lender.keeps_guarantee(together)[0] for lender in lenders)
+        queues, together = self.borrowing([Victim((*proposed,), 0)]), np.ones((1, 1))
+        kept = all(queue.keeps_guarantee(together)[0] for queue in queues)
         return not names or (self.reclaims and kept)
 
-    def lenders(self, victims: Sequence[Victim]) -> list[Lender]:
+    def borrowing(self, victims: Sequence[Victim]) -> list[BorrowingQueue]:
         """Return the other queues with a guarantee that these pods belong to."""
         of: dict[str, list[tuple[int, str]]] = {}
         for at, victim in enumerate(victims):
@@ -109,7 +109,7 @@ class QueueRights:
             for at, uid in pods:
                 count[at] += 1
                 held[at] += self._teams.guaranteed_of(uid)
-            found.append(Lender(count, held, np.array(beyond)))
+            found.append(BorrowingQueue(count, held, np.array(beyond)))
         return found
 
     def nodes(self, *, borrowers: bool = False) -> Bools:
@@ -117,7 +117,9 @@ class QueueRights:
         table, own = self._engine.ledger.table, self._queue
         names = [] if borrowers else [own]
         if self.reclaims:
-            names += [each for each in self._teams.names() if each != own and self._may_lend(each)]
+            names += [
+                each for each in self._teams.names() if each != own and self._may_give_back(each)
+            ]
         mask, row_of = np.zeros(table.count, dtype=np.bool_), table.row_of
         rows = {row_of.get(node, -1) for name in names for node in self._teams.nodes_of(name)}
         mask[[row for row in rows if row >= 0]] = True

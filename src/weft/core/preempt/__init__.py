@@ -8,8 +8,8 @@ then fits, and evicting pods (`core/engine/`)."""
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch
 from weft.core.preempt.victims import (
+    BorrowingQueue,
     Budget,
-    Lender,
     PreemptionCost,
     Victim,
     cost_of,
@@ -18,10 +18,10 @@ from weft.core.preempt.victims import (
 )
 
 __all__ = [
+    "BorrowingQueue",
     "Budget",
     "FoundVictims",
     "FreedByNode",
-    "Lender",
     "LowerPods",
     "PreemptionCost",
     "Victim",

@@ -18,12 +18,12 @@ from weft.core.preempt.lower_pods import by_device, held_on
 from weft.core.preempt.victims import (
     ABOVE_LOWEST,
     Amounts,
-    LendersOf,
+    BorrowingQueuesOf,
     PreemptionCost,
     Victim,
     importance,
     in_order_of_return,
-    most_lent,
+    most_given_back,
 )
 from weft.model import Placement
 
@@ -35,7 +35,7 @@ MOST_IN_PAIRS = 64
 class NodeSets:
     """Sets of `victims` that hold resources of the node in row `row`, for one demand. `going` are
     pods on the node that leave anyway; the `taken` placements are then occupied by other pods. Each
-    set leaves the queues of `lenders_of` their guarantees."""
+    set leaves the queues of `queues_of` their guarantees."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class NodeSets:
         going: Sequence[str] = (),
         taken: Sequence[Placement] = (),
         rules: Sequence[PodsToLeave] = (),
-        lenders_of: LendersOf | None = None,
+        queues_of: BorrowingQueuesOf | None = None,
     ) -> None:
         self._table, self._row, self._demand = ledger.table, row, demand
         # Sorted like this, the pod that is cheapest to end is put back last, the most important
         # first.
         self.victims = sorted(victims, key=importance)
-        self._lenders = lenders_of(self.victims) if lenders_of is not None else ()
+        self._queues = queues_of(self.victims) if queues_of is not None else ()
         begin, end = self._table.start[row], self._table.start[row + 1]
         self._devices = slice(begin, end)
         self._count, self._gpus = len(self.victims), end - begin
@@ -95,8 +95,8 @@ class NodeSets:
         if must is not None:
             members[:, must] = 1.0
         members = members[self._enough(members)]
-        for lender in self._lenders:
-            members = members[lender.keeps_guarantee(members)]
+        for queue in self._queues:
+            members = members[queue.keeps_guarantee(members)]
         if not len(members):
             return []
         if must is not None:
@@ -191,13 +191,13 @@ class NodeSets:
         return left
 
     def _most(self) -> list[int]:
-        """Return the numbers of all victims; if lenders would not keep their guarantees, of as many
+        """Return the numbers of all victims; if queues would not keep their guarantees, of as many
         as leave them, the least important first."""
-        return most_lent(range(self._count - 1, -1, -1), self._lenders)
+        return most_given_back(range(self._count - 1, -1, -1), self._queues)
 
     @property
     def most(self) -> list[Victim]:
-        """Return all victims, or as many as leave lenders their guarantees, the most important
+        """Return all victims, or as many as leave queues their guarantees, the most important
         first."""
         return [self.victims[at] for at in sorted(self._most())]
 

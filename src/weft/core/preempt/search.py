@@ -29,7 +29,7 @@ from weft.core.preempt.lower_pods import (
 )
 from weft.core.preempt.node_sets import NodeSets
 from weft.core.preempt.victims import (
-    LendersOf,
+    BorrowingQueuesOf,
     PreemptionCost,
     Victim,
     cost_of,
@@ -91,7 +91,7 @@ class VictimSearch:
     evicted. `fits` decides by trial. `simple`: no rules about other pods count, so sums are nearly
     sufficient; `rules` are the pods that such rules require to leave. `suits`, if given, must
     accept the victims. `among`: a mask of the nodes that may have victims (None for all). The
-    victims leave the queues of `lenders_of` their guarantees; then at most `MOST_ROWS` nodes are
+    victims leave the queues of `queues_of` their guarantees; then at most `MOST_ROWS` nodes are
     searched at each priority."""
 
     def __init__(
@@ -112,9 +112,9 @@ class VictimSearch:
         rules: Sequence[PodsToLeave] = (),
         suits: Fits | None = None,
         among: Bools | None = None,
-        lenders_of: LendersOf | None = None,
+        queues_of: BorrowingQueuesOf | None = None,
     ) -> None:
-        self._among, self._lenders_of = among, lenders_of
+        self._among, self._queues_of = among, queues_of
         self._ledger, self._lower, self._demand = ledger, lower, demand
         self._priority, self._open, self._going = priority, is_open, going
         self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
@@ -223,7 +223,7 @@ class VictimSearch:
         rows = self._rows(up_to, violating=violating)
         if self._suits is not None:
             rows = rows[:NODES]
-        if self._lenders_of is not None:  # sums count pods that may not be evicted, too
+        if self._queues_of is not None:  # sums count pods that may not be evicted, too
             rows = rows[:MOST_ROWS]
         at_once = NODES if len(rows) <= NODES else NODES_OF_MANY
         for begin in range(0, len(rows), at_once):
@@ -287,7 +287,7 @@ class VictimSearch:
 
     def _sets_of(self, row: int, victims: Sequence[Victim]) -> NodeSets:
         ledger, demand = self._ledger, self._demand
-        beside = self._going, self._taken, self._rules, self._lenders_of
+        beside = self._going, self._taken, self._rules, self._queues_of
         return NodeSets(ledger, row, demand, victims, *beside)
 
     def _best_by_rules(

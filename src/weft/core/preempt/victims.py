@@ -49,7 +49,7 @@ class Victim(NamedTuple):
         return len(self.uids) * (self.priority + ABOVE_LOWEST)
 
 
-class Lender(NamedTuple):
+class BorrowingQueue(NamedTuple):
     """A queue of which some victims are, and that must keep its guarantee: it has it while it holds
     one of the guaranteed amounts. `pods` is how many of its pods each victim has, [victims]; `held`
     how much these hold of each guaranteed amount, [victims, amounts]; `beyond` how much more of it
@@ -66,20 +66,20 @@ class Lender(NamedTuple):
         return np.asarray(none | (members @ self.held <= self.beyond).any(axis=1))
 
 
-LendersOf = Callable[[Sequence[Victim]], Sequence[Lender]]
+BorrowingQueuesOf = Callable[[Sequence[Victim]], Sequence[BorrowingQueue]]
 """Returns the queues that must keep their guarantees, of which these victims are."""
 
 
-def most_lent(in_order: Sequence[int], lenders: Sequence[Lender]) -> list[int]:
-    """Return as many of the victims as leave all lenders their guarantees, taken one by one in
-    this order; victims are numbers, as in `lenders`."""
+def most_given_back(in_order: Sequence[int], queues: Sequence[BorrowingQueue]) -> list[int]:
+    """Return as many of the victims as leave all queues their guarantees, taken one by one in
+    this order; victims are numbers, as in `queues`."""
     members = np.ones((1, len(in_order)))
-    if all(each.keeps_guarantee(members)[0] for each in lenders):
+    if all(each.keeps_guarantee(members)[0] for each in queues):
         return [*in_order]
     members[:] = 0.0
     for at in in_order:
         members[0, at] = 1.0
-        if not all(each.keeps_guarantee(members)[0] for each in lenders):
+        if not all(each.keeps_guarantee(members)[0] for each in queues):
             members[0, at] = 0.0
     return [at for at in in_order if members[0, at]]
 

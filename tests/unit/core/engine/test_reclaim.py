@@ -249,7 +249,7 @@ def with_two_models(rules: QueueRules) -> Engine:
 
 
 def test_a_pod_reclaims_once_another_queue_borrows_elsewhere() -> None:
-    """What the other queue gets on a T4 makes its pod on the H100 one that it borrows with."""
+    """The other queue borrows with its pod on the H100 once it has one more on a T4."""
     engine = with_two_models(promised(a=1, b=1))
     add(engine, on("H100", of_team("b", "b0")))
     assert not ended(add(engine, on("H100", of_team("a", "a0")), at_s=1))
@@ -270,7 +270,7 @@ def test_a_pod_reclaims_once_its_queue_falls_below_its_guarantee() -> None:
 
 
 def offers(engine: Engine, pod: PodRequest, *proposed: str, by_sums: bool) -> list[str]:
-    """What becomes of this proposal for node n: those that are to end there."""
+    """The victims on node n that are offered for this proposal."""
     told = {"n": OfferedVictims(proposed)}
     found = offered_victims(engine, engine.profile_of(pod), pod, told, by_sums=by_sums)
     return sorted(uid for each in found.values() for uid in each.uids)
