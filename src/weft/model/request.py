@@ -41,11 +41,11 @@ class Gang(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     `system` is the system in whose form the pod names the group ("kubernetes", "scheduler-plugins",
     "volcano", "koordinator", "owner"), `namespace` and `name` are the group's. `least` of its pods
     must have places before any is bound; 0: unknown yet (its object is missing), and its pods stay
-    pending. `created_ns` is when the group was created, nanoseconds since 1970, 0 if unknown; it
-    decides the group's place in the queue. `topology_key` is a node label that must have one value
-    for all its pods, "" for none. `task` is the pod's role in the group, `least_by_task` (sorted)
-    how many pods of a task are needed (Volcano's minTaskMember). `ends_as_one`: all its pods are
-    preempted together (its disruption mode).
+    pending. `created_ns` is when the group was created, nanoseconds since 1970, 0 if unknown; its
+    pods are as old in the queue (`PodRequest.came_ns`). `topology_key` is a node label that must
+    have one value for all its pods, "" for none. `task` is the pod's role in the group,
+    `least_by_task` (sorted) how many pods of a task are needed (Volcano's minTaskMember).
+    `ends_as_one`: all its pods are preempted together (its disruption mode).
     """
 
     system: str
@@ -481,6 +481,12 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     never_preempts: bool | UnsetType = UNSET
     restart_s: int | UnsetType = UNSET
     deadline_s: int | UnsetType = UNSET
+
+    @property
+    def came_ns(self) -> int:
+        """The time from which the pod's age in the queue counts: the creation of its gang, or its
+        own if that is unknown."""
+        return (self.gang.created_ns if self.gang else 0) or self.created_ns
 
     @property
     def team_queue(self) -> str:

@@ -21,9 +21,13 @@ from weft.cluster.snapshot.capture import captured, snapshot_of
 from weft.cluster.snapshot.file import read as read_snapshot
 from weft.cluster.snapshot.file import write
 from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.cluster.state import pod_reader
 from weft.cluster.state.groups import PLUGIN_GROUPS, GroupView
+from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodSeenBound
+from weft.core.framework.policy import queue_order
 from weft.core.policies.fgd import Fgd
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.group_objects import KubePodGroup
 from weft.kube.clock import SystemClock
 from weft.kube.codec import MetaOnly
@@ -425,3 +429,31 @@ def part(name: str, scheduler: str, priority: int, node: str = "") -> Pod:
     meta = {"name": name, "uid": name, "namespace": "d", "annotations": said}
     spec = {"schedulerName": scheduler, "priority": priority, "nodeName": node, "containers": []}
     return msgspec.convert({"metadata": meta, "spec": spec}, Pod)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"annotations": {"weft.dev/gang": "owner"}, "labels": JOB_SET},
+        {"annotations": {f"{KOORDINATOR}name": "train", f"{KOORDINATOR}min-available": "2"}},
+    ],
+    ids=["owner", "koordinator"],
+)
+def test_groups_without_an_object_are_ordered_by_their_pods_ages(said: Json) -> None:
+    """As the live cluster reads them: no PodGroup says when such a group was created."""
+    view, volumes, minute = GroupView(), VolumeView(), "2026-01-01T00:00"
+
+    def key(second: int, **more: Any) -> tuple[int, ...]:
+        made = pod(f"at-{second}", 1_000)
+        made["metadata"] |= {
+            "uid": f"u-{second}",
+            "creationTimestamp": f"{minute}:{second}Z",
+            **more,
+        }
+        known = msgspec.convert(made, Pod)
+        view.use(known)
+        read = pod_reader.read(known, DialectSettings(), volumes, groups=view)
+        assert bool(read.gang) == bool(more)
+        return queue_order(Fgd(), read).key
+
+    assert key(11) < key(12, **said) < key(13) < key(14, **said)

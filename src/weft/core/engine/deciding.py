@@ -138,6 +138,8 @@ def hold(engine: Engine, chosen: ChosenPlace, now_ns: int, out: list[Command]) -
         out.append(Wake(now_ns + engine.bind_timeout_ns))
     if engine.by_residents:  # other pods may prefer a GPU that has this pod
         engine.wake_for_freed(placement.node, now_ns)
+    if engine.teams.rules.reclaim:
+        engine.holds_more(pod.team_queue, now_ns)
     return placed
 
 

@@ -404,6 +404,8 @@ class Engine:
         if self.preemption.on:
             nomination_events.seen_bound(self, event, now_ns, out)
         self.ledger.adopt(placement)
+        if self.teams.rules.reclaim and before is None:
+            self.holds_more(self.teams.name_of(placement.uid), now_ns)
         if self.kept_places.turns:  # another scheduler may have bound it on a kept place
             self.kept_places.keep_on(placement.node)
         if event.gang:
@@ -471,6 +473,10 @@ class Engine:
             nomination_events.wake_nominated(self, node, now_ns)
         if team and self.teams.is_limited(team):
             self.queue.wake_for_team(team, now_ns)
+
+    def holds_more(self, queue: str, now_ns: int) -> None:
+        """Wake pods that may reclaim, as this team's queue holds more than before."""
+        nomination_events.holds_more(self, queue, now_ns)
 
     @contextmanager
     def trial(self, gone: Sequence[str] = (), beside: Sequence[Nomination] = ()) -> Iterator[None]:

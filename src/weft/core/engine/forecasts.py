@@ -97,8 +97,7 @@ class Forecasts:
     def order(self, waiting: WaitingPod, now_ns: int) -> Key:
         """Return the key by which the pod is sorted in the queue."""
         pod, half_ns = waiting.pod, self.left(waiting.pod, now_ns).half_ns
-        created_ns = pod.gang.created_ns if pod.gang else pod.created_ns
-        return self.discipline.order(waiting.key, waiting.rank, created_ns, half_ns)
+        return self.discipline.order(waiting.key, waiting.rank, pod.came_ns, half_ns)
 
     def passes(
         self, pods: Iterable[PodRequest], turns: Iterable[LineTurn], now_ns: int

@@ -7,8 +7,8 @@ pod's place is."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
-from typing import TYPE_CHECKING
+from itertools import chain, islice, product
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from weft.core.engine.records import PreemptionPlan
 from weft.core.ledger.table import Bools, Ints
 from weft.core.preempt import Victim, uids_of, violations
 from weft.core.preempt.lower_pods import room_without
+from weft.core.preempt.victims import importance, most_given_back
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
 MOST_NODES = 64
 """The most nodes that are cleared on trial for one gang."""
 MOST_DOMAINS = 4
+
+
+class _Pool(NamedTuple):
+    """The pods that may be evicted in one search. `guarded`: also pods whose disruption budget
+    allows no eviction; `borrowers`: only pods with which other queues borrow."""
+
+    rights: PreemptionRights
+    guarded: bool
+    borrowers: bool
 
 
 def makes_room(
@@ -73,8 +83,10 @@ def _plan(
     rights, before = preempting.rights_of(engine, head.pod), engine.journal.seq
     if not (rights.going or rights.beaten or preemption.lower.priorities(rights.below)):
         return None  # there is no pod that it could preempt
-    for guarded in (False,) if head.profile.budgets_are_law else (False, True):
-        found = _search(engine, head, members, rights, now_ns, guarded=guarded)
+    budgets = (False,) if head.profile.budgets_are_law else (False, True)
+    for borrowers, guarded in product(rights.steps, budgets):
+        pool = _Pool(rights, guarded, borrowers)
+        found = _search(engine, head, members, pool, now_ns)
         engine.journal.back_to(before)
         if found is not None and _changes_something(engine, *found, rights):
             return _nominate(engine, head, *found, rights, now_ns, out)
@@ -96,27 +108,24 @@ def _search(
     engine: Engine,
     head: WaitingPod,
     members: GangMembers[WaitingPod],
-    rights: PreemptionRights,
+    pool: _Pool,
     now_ns: int,
-    *,
-    guarded: bool,
 ) -> tuple[GangPlaces, list[Victim]] | None:
-    """Find places for the gang, and the pods to evict for them; None if there are none. `guarded`:
-    pods whose disruption budget allows no eviction may be evicted, too."""
-    table, going = engine.ledger.table, rights.going
-    regions = _regions(engine, head, members, rights.below, guarded=guarded)
+    """Find places for the gang, and the pods to evict for them; None if there are none."""
+    table, going = engine.ledger.table, pool.rights.going
+    regions = _regions(engine, head, members, pool)
     for rows, inside in islice(regions, gang_search.most_tries(members)):
         names = [table.nodes[row].name for row in rows.tolist()]
-        victims = _victims(engine, names, rights, guarded=guarded)
-        found = gang_search.try_without(
-            engine, members, inside, [*going, *uids_of(victims)], now_ns
-        )
-        if found.chosen:
-            fewer = _needed(engine, found, victims, going)
-            again = gang_search.try_without(
-                engine, members, inside, [*going, *uids_of(fewer)], now_ns
+        for victims in _victims(engine, names, pool):
+            found = gang_search.try_without(
+                engine, members, inside, [*going, *uids_of(victims)], now_ns
             )
-            return (again, fewer) if again.chosen else (found, victims)
+            if found.chosen:
+                fewer = _needed(engine, found, victims, going)
+                again = gang_search.try_without(
+                    engine, members, inside, [*going, *uids_of(fewer)], now_ns
+                )
+                return (again, fewer) if again.chosen else (found, victims)
     return None
 
 
@@ -124,16 +133,16 @@ def _regions(
     engine: Engine,
     head: WaitingPod,
     members: GangMembers[WaitingPod],
-    below: int,
-    *,
-    guarded: bool,
+    pool: _Pool,
 ) -> Iterator[tuple[Ints, Bools | None]]:
     """Yield the rows of nodes to clear, first those that lose the fewest pods for the capacity
     gained, each with a mask of the nodes that the gang's topology key allows (None for all)."""
-    preemption, table = engine.preemption, engine.ledger.table
+    preemption, table, below = engine.preemption, engine.ledger.table, pool.rights.below
     steps = preemption.lower.priorities(below)
     known = engine.assess(head.profile, head.pod)
-    freed = preemption.lower.freed(steps[-1] if steps else below - 1, guarded=guarded)
+    freed = preemption.lower.freed(steps[-1] if steps else below - 1, guarded=pool.guarded)
+    if (by_queue := pool.rights.by_queue) is not None:
+        freed = freed.only_on(by_queue.nodes(borrowers=pool.borrowers), table)
     room = room_without(table, known.demand, freed)
     room[~preempting.is_open(known) & (known.codes != 0)] = 0
     held = np.bincount(table.device_node, weights=freed.device_pods, minlength=table.count)
@@ -157,12 +166,25 @@ def _regions(
             enough *= 2
 
 
-def _victims(
-    engine: Engine, nodes: Sequence[str], rights: PreemptionRights, *, guarded: bool
-) -> list[Victim]:
-    allowed = engine.preemption.allowed
-    found = {victim.uids: victim for node in nodes for victim in rights.victims_on(engine, node)}
-    return [each for each in found.values() if guarded or not violations([each], allowed)]
+def _victims(engine: Engine, nodes: Sequence[str], pool: _Pool) -> Iterator[list[Victim]]:
+    """Yield the pods of these nodes that are removed on trial: all of the pool. If other queues
+    would lose their guarantees, as many as leave these, first the least important of all nodes,
+    then node by node."""
+    allowed, rights, found = engine.preemption.allowed, pool.rights, dict[tuple[str, ...], Victim]()
+    for node in nodes:
+        for victim in rights.victims_on(engine, node, borrowers=pool.borrowers):
+            found[victim.uids] = victim
+    victims = [each for each in found.values() if pool.guarded or not violations([each], allowed)]
+    if rights.by_queue is None:
+        yield victims
+        return
+    queues = rights.by_queue.borrowing(victims)
+    in_order = sorted(range(len(victims)), key=lambda at: importance(victims[at]), reverse=True)
+    least = most_given_back(in_order, queues)
+    yield [victims[at] for at in least]
+    if len(least) < len(victims):
+        yield [victims[at] for at in most_given_back(range(len(victims)), queues)]
+        yield [victims[at] for at in most_given_back(range(len(victims) - 1, -1, -1), queues)]
 
 
 def _needed(

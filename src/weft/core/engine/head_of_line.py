@@ -335,7 +335,7 @@ def _is_next(engine: Engine, turn: LineTurn) -> bool:
         waiting
         for waiting in engine.queue.waiting()
         if (pod := waiting.pod).priority >= priority
-        and (pod.created_ns <= came_ns or pod.priority > priority or pod.gang)
+        and (pod.came_ns <= came_ns or pod.priority > priority)
     ]
     return not any(
         goes_before(waiting.pod, waiting.key[-1], turn)

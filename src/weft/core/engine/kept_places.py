@@ -72,9 +72,9 @@ def line_of(head: WaitingPod) -> QueueLine:
 
 
 def came(pod: PodRequest, number: int) -> tuple[int, int]:
-    """Return the time at which the pod, or its gang, was created, and its number in the queue:
-    smaller is earlier."""
-    return pod.gang.created_ns if pod.gang else pod.created_ns, number
+    """Return the time from which the pod's age counts, and its number in the queue: smaller is
+    earlier."""
+    return pod.came_ns, number
 
 
 class LineTurn:

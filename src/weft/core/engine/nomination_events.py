@@ -71,8 +71,8 @@ def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
     """Wake the pods that may use the place, which is no longer kept: those that fit, those that may
     preempt there, and those that the queue's limit may let in."""
     engine.wake_for_freed(nomination.node, now_ns, nomination.pod.team_queue)
-    takes_back = engine.teams.rules.reclaim  # across queues places are not taken by priority
-    wake_others(engine, FAR if takes_back else nomination.priority, now_ns)
+    part = engine.teams.part  # across queues places are not taken by priority
+    wake_others(engine, FAR if part else nomination.priority, now_ns)
 
 
 def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
@@ -206,7 +206,8 @@ def gone(engine: Engine, uid: str, held: Holding | None, now_ns: int, out: list[
     if node and preemption.nominations:
         freed(engine, uid, node, now_ns)
     if node:
-        wake_others(engine, FAR if priority is None else priority, now_ns)
+        reclaims = engine.teams.rules.reclaim  # the pod's queue may hold too little now
+        wake_others(engine, FAR if priority is None or reclaims else priority, now_ns)
 
 
 def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
@@ -245,6 +246,15 @@ def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
     everybody = engine.teams.rules.reclaim  # a queue reclaims from pods of any priority
     above = -FAR if everybody else engine.preemption.lowest()
     engine.queue.wake_preemptors(above, up_to, now_ns)
+
+
+def holds_more(engine: Engine, queue: str, now_ns: int) -> None:
+    """Wake pods that may reclaim, as this team's queue holds more: which of its pods may be evicted
+    depends on all that it holds."""
+    teams = engine.teams
+    below = (terms.name for terms in teams.rules.queues if teams.is_below_guarantee(terms.name))
+    if not teams.is_below_guarantee(queue) and any(name != queue for name in below):
+        wake_others(engine, FAR, now_ns)
 
 
 def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from weft.core.engine.events import (
 from weft.core.engine.moved_victims import may_move, rooms_beside
 from weft.core.engine.nominations import Nomination, kept_uid
 from weft.core.engine.queue import WaitingPod
+from weft.core.engine.queue_rights import QueueRights
 from weft.core.engine.records import MoveCost, PreemptedFor, PreemptionPlan
 from weft.core.engine.waiting_moves import cost_of_moves, gpu_milli, lost_by
 from weft.core.framework import Demand, Profile
@@ -38,7 +40,6 @@ from weft.model import Code, Placement, PodRequest, Shape
 if TYPE_CHECKING:
     from weft.core.engine.deciding import ChosenPlace
     from weft.core.engine.engine import Engine
-from weft.core.engine.team_queues import TeamQueues
 
 _NOBODYS_END_HELPS = (
     *(Code.POD_AFFINITY, Code.CLAIM_WAITS, Code.NO_VOLUME, Code.STORAGE_CAPACITY),
@@ -86,7 +87,7 @@ def makes_room(
         found = _search(engine, waiting, known, rights, now_ns)
     if found is None and preemption.moves.on and preemption.moves.may_search(pod, now_ns):
         known = engine.assess(waiting.profile, pod)
-        rights = rights._replace(below=pod.priority + 1, takes_back=None)
+        rights = rights._replace(below=pod.priority + 1, by_queue=None)
         found = _moves(engine, waiting, known, rights, now_ns)
         preemption.moves.searched(pod.uid, now_ns)
     if found is not None and found.victims and engine.queue.yields(waiting):
@@ -139,63 +140,34 @@ def is_open(known: Assessment) -> Bools:
     return np.asarray(_BY_OTHERS[known.codes] & (known.declared == 0))
 
 
-# --- queues that reclaim what others borrow -------------------------------------------------------
-
-
-ANY_PRIORITY = 1 << 40
-"""A priority above all others."""
-
-
-class TakesBack:
-    """The right of a pod to evict other pods if queues reclaim. `below`: victims have a lower
-    priority than this.
-
-    Finds the pods that may be evicted for another pod if queues reclaim what other queues borrow
-    (`queues.reclaim`).
-
-        of the pod's own queue      pods of lower priority
-        of another queue            pods with which that queue borrows, of any priority, while the
-                                    pod's queue has less than its guarantee
-
-    So no queue loses its guaranteed share to another, whatever the priority, and no two queues
-    evict each other's pods in turn: a queue that gave back all that it borrowed still has its
-    guarantee.
-    """
-
-    def __init__(self, teams: TeamQueues, pod: PodRequest) -> None:
-        self._teams, self._pod, self._queue = teams, pod, pod.team_queue
-        wants = teams.is_below_guarantee(self._queue)
-        self._lent = frozenset(teams.borrowed()) if wants else frozenset()
-        self.below = ANY_PRIORITY if self._lent else pod.priority
-
-    def victims(self, there: Sequence[Victim]) -> list[Victim]:
-        """Return the pods on a node, out of `there`, that may be evicted for the pod."""
-        return [
-            victim for victim in there if all(self._may_end(uid, victim) for uid in victim.uids)
-        ]
-
-    def _may_end(self, uid: str, victim: Victim) -> bool:
-        if self._teams.name_of(uid) == self._queue:
-            return victim.priority < self._pod.priority
-        return uid in self._lent
+# --- a pod's rights ------------------------------------------------------------------------------
 
 
 class PreemptionRights(NamedTuple):
-    """Rights of a pod: it may evict pods of a priority lower than `below`, take the kept places in
-    `beaten`, and count the pods in `going` as leaving. `beside` are nominations of other pods that
-    wait for pods in `going`: the pod may use what remains free once the nominated pods have their
-    places."""
+    """Rights of a pod: it may evict pods of a priority lower than `below`, as far as `by_queue`
+    allows (None: all of them), take the kept places in `beaten`, and count the pods in `going` as
+    leaving. `beside` are nominations of other pods that wait for pods in `going`: the pod may use
+    what remains free once the nominated pods have their places."""
 
     below: int
-    takes_back: TakesBack | None
+    by_queue: QueueRights | None
     beaten: list[Nomination]
     going: list[str]
     beside: list[Nomination]
 
-    def victims_on(self, engine: Engine, node: str) -> Sequence[Victim]:
-        """Return the pods of the node that the pod may evict."""
+    def victims_on(self, engine: Engine, node: str, *, borrowers: bool = False) -> Sequence[Victim]:
+        """Return the pods of the node that the pod may evict; `borrowers`: only those with which
+        other queues borrow."""
         victims = engine.preemption.victims_on(node, self.below)
-        return victims if self.takes_back is None else self.takes_back.victims(victims)
+        if self.by_queue is None:
+            return victims
+        return self.by_queue.victims(victims, borrowers=borrowers)
+
+    @property
+    def steps(self) -> tuple[bool, ...]:
+        """Return whether to search among borrowers only: first so if the pod's queue reclaims, then
+        among all victims."""
+        return (True, False) if self.by_queue is not None and self.by_queue.reclaims else (False,)
 
     @property
     def kept_from(self) -> list[str]:
@@ -214,31 +186,33 @@ class PreemptionRights(NamedTuple):
 
 
 def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> PreemptionRights:
-    """Return the pod's rights, by priority, and by its queue if queues reclaim what others borrow.
+    """Return the pod's rights, by priority, and by its queue where queues of teams count.
     `shares_room`: it may use what remains of the room that is being made for pods whose kept places
     it may not take."""
     preemption, beaten = engine.preemption, beaten_by(engine, pod)
-    takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
-    beside = [*preemption.still_waiting()] if shares_room and takes_back is None else []
+    by_queue = QueueRights(engine, pod) if engine.teams.part else None
+    shares_room = shares_room and not engine.teams.rules.reclaim
+    beside = [*preemption.still_waiting()] if shares_room else []
     beside = [each for each in beside if each not in beaten]
     going = [kept_uid(each.pod.uid) for each in (*beaten, *beside)]
     if beside:
         going += preemption.going
-    elif takes_back is None:
+    elif by_queue is None:
         going += preemption.going_for(pod.priority)
     else:
         going += [uid for each in beaten for uid in sorted(each.leaving)]
+        going += preemption.going_for(-FAR)  # for nobody any more
     going = [uid for uid in going if uid in engine.ledger.holdings]
     return PreemptionRights(
-        takes_back.below if takes_back else pod.priority, takes_back, beaten, going, beside
+        by_queue.below if by_queue else pod.priority, by_queue, beaten, going, beside
     )
 
 
 def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
-    """Return the kept places that this pod may take: those of lower priority, and if queues
-    reclaim, only those of its own queue."""
+    """Return the kept places that this pod may take: those of lower priority; where queues of teams
+    count, only those of its own queue."""
     beaten = engine.preemption.below(pod.priority)
-    if not engine.teams.rules.reclaim:
+    if not engine.teams.part:
         return beaten
     return [each for each in beaten if each.pod.team_queue == pod.team_queue]
 
@@ -257,8 +231,8 @@ def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """Search for victims; pods that may move and have room elsewhere are preferred. None if there
-    are none."""
+    """Search for victims; pods that may move and have room elsewhere are preferred, then pods with
+    which other queues borrow. None if there are none."""
     preemption = engine.preemption
     fits = FitTrials(engine, waiting.profile, waiting, rights)
 
@@ -269,12 +243,12 @@ def _search(
         return len(rooms_beside(engine, [chosen], gone, uids, rights.beside)) == len(uids)
 
     here, limited = is_open(known), _at_limit(engine, waiting.pod, known)
-    victims, found = _VictimsOf(engine, rights), None
-    if preemption.movable:
-        moves = _VictimsOf(engine, rights, only_movable=True)
-        found = _found(engine, _search_of(waiting, known.demand, here, moves, fits, all_move))
-    if found is None:
-        found = _found(engine, _search_of(waiting, known.demand, here, victims, fits))
+    found: FoundVictims | None = None
+    for moved, borrowers in product((True, False), rights.steps):
+        if found is None and (preemption.movable or not moved):
+            victims = _VictimsOf(engine, rights, only_movable=moved, borrowers=borrowers)
+            suits = all_move if moved else None
+            found = _found(engine, _search_of(waiting, known.demand, here, victims, fits, suits))
     if found is None and limited is not None:
         own = _VictimsOf(engine, rights, only_queue=waiting.pod.team_queue)
         found = _found(engine, _search_of(waiting, known.demand, limited, own, fits))
@@ -352,8 +326,9 @@ def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
 
 class _VictimsOf:
     """Returns the pods on a node that a pod with these rights may evict. `only_movable`: only pods
-    that may move and have room now; `only_queue`: only pods of this team's queue; `least_lost_at`:
-    pods are ordered by the work that they lose if moved at this time."""
+    that may move and have room now; `only_queue`: only pods of this team's queue; `borrowers`: only
+    pods with which other queues borrow; `least_lost_at`: pods are ordered by the work that they
+    lose if moved at this time."""
 
     def __init__(
         self,
@@ -362,15 +337,18 @@ class _VictimsOf:
         *,
         only_movable: bool = False,
         only_queue: str = "",
+        borrowers: bool = False,
         least_lost_at: int | None = None,
     ) -> None:
         self.engine, self.rights, self.only_movable = engine, rights, only_movable
+        self.borrowers = borrowers
         self.only_queue, self._lost_at = only_queue, least_lost_at
         self._roomy: dict[tuple[str, Shape], bool] = {}
 
     def __call__(self, node: str) -> Sequence[Victim]:
         """Return the victims on the node."""
-        victims, name_of = self.rights.victims_on(self.engine, node), self.engine.teams.name_of
+        victims = self.rights.victims_on(self.engine, node, borrowers=self.borrowers)
+        name_of = self.engine.teams.name_of
         if self.only_queue:
             return [v for v in victims if all(name_of(uid) == self.only_queue for uid in v.uids)]
         if not self.only_movable:
@@ -407,7 +385,7 @@ def _search_of(
     suits: Fits | None = None,
 ) -> VictimSearch:
     pod, engine, rights = waiting.pod, victims_on.engine, victims_on.rights
-    preemption = engine.preemption
+    preemption, by_queue = engine.preemption, rights.by_queue
     constraints, moves = pod.shape.constraints, victims_on.only_movable
     beside = [name for name, _ in pod.shape.extended if name != PODS]
     rules_count = bool(constraints.pods or engine.existing.owners)
@@ -428,6 +406,8 @@ def _search_of(
         simple=not (beyond_sums or waiting.profile.device_filters),
         rules=_rules_on_leaving(engine, waiting, rights) if rules_count else (),
         suits=suits,
+        among=by_queue.nodes(borrowers=victims_on.borrowers) if by_queue is not None else None,
+        queues_of=by_queue.borrowing if by_queue is not None else None,
     )
 
 

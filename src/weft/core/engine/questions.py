@@ -190,6 +190,7 @@ def slowdowns_at(
 #     victims proposed, and enough on a GPU too     kept as they are
 #     victims proposed, but no help on any GPU      others are searched among the pods of the GPUs
 #     no victims proposed (after Kubernetes 1.37)   likewise
+#     victims proposed of other teams' queues       likewise, where the pod may not end them
 #
 # Until 1.37 kube-scheduler proposes victims by the node's totals, and leaves out a node on which
 # only a GPU is too full; later versions send such a node with an empty list, but treat an empty
@@ -222,10 +223,11 @@ def offered_victims(
     for name, offer in proposed.items():
         if name not in rows:
             continue
-        if offer.uids and fits(rows[name], [*rights.going, *offer.uids]):
+        allowed = rights.by_queue is None or rights.by_queue.allow(offer.uids)
+        if allowed and offer.uids and fits(rows[name], [*rights.going, *offer.uids]):
             offers[name] = offer
-        else:
-            others[name] = offer
+        elif allowed or by_sums:
+            others[name] = offer if allowed else OfferedVictims()
     if not others:
         return offers
     cards = _CardVictims(engine, profile, pod, rights, fits)
@@ -277,6 +279,7 @@ class _CardVictims:
         return OfferedVictims(tuple(dict.fromkeys(uids)), over) if uids else None
 
     def _search(self, here: Bools, anyway: Sequence[str]) -> VictimSearch:
+        by_queue = self._rights.by_queue
         return VictimSearch(
             self._engine.ledger,
             self._engine.preemption.lower,
@@ -288,6 +291,7 @@ class _CardVictims:
             allowed=self._engine.preemption.allowed,
             going=[*self._rights.going, *anyway],
             may_violate=not self._law,
+            queues_of=None if by_queue is None else by_queue.borrowing,
         )
 
     def _victims_on(self, node: str) -> list[Victim]:

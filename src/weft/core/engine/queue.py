@@ -297,7 +297,7 @@ def active_in(heap: Heap) -> Iterator[WaitingPod]:
 
 def came(waiting: WaitingPod) -> tuple[int, int]:
     """Return the order of arrival: smaller is earlier."""
-    return waiting.pod.created_ns, waiting.key[-1]
+    return waiting.pod.came_ns if waiting.pod.gang else waiting.pod.created_ns, waiting.key[-1]
 
 
 class Queue(GatheringPods):

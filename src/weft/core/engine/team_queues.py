@@ -144,16 +144,20 @@ class KeptPlace(Protocol):
 
 
 class TeamQueues:
-    """The queues of one engine. `count`: something is counted, because a setting needs it."""
+    """The queues of one engine. `count`: something is counted, because a setting needs it; `part`:
+    priority counts within a queue only, so that no pod of another queue is evicted by it."""
 
     def __init__(self, rules: QueueRules, ledger: Ledger) -> None:
         self.rules, self._ledger = rules, ledger
         self.count, self.is_fair = rules.count, rules.order == "fair"
+        self.part = self.is_fair or rules.reclaim
         self._terms = {terms.name: terms for terms in rules.queues}
         self._limited = {terms.name for terms in rules.queues if not terms.limits.is_none}
         self._uses: dict[str, QueueUse] = {}
         self._names: dict[str, str] = {}  # by UID
         self._charged: dict[str, tuple[str, Charge]] = {}
+        self._node_of: dict[str, str] = {}  # by UID, for pods in `_charged`
+        self._on: dict[str, dict[str, int]] = {}  # number of a queue's pods by node
         self._turns: dict[str, Turn] = {}  # cached until the queue's sum changes
         self._generation = -1
         self._totals = (0, 0, 0)
@@ -206,12 +210,22 @@ class TeamQueues:
         uid = holding.placement.uid
         if (before := self._charged.pop(uid, None)) is not None:
             self._add(*before, -1)
+            self._count_on(before[0], self._node_of.pop(uid), -1)
         name = self._names.get(uid)
         if sign > 0 and name is not None:
             row = self._ledger.table.row_of.get(holding.placement.node)
             node = None if row is None else self._ledger.table.nodes[row]
             self._charged[uid] = name, charge_of(holding.placement, node)
             self._add(*self._charged[uid], 1)
+            self._node_of[uid] = holding.placement.node
+            self._count_on(name, holding.placement.node, 1)
+
+    def _count_on(self, name: str, node: str, by: int) -> None:
+        """Count the queue's pods on this node."""
+        on = self._on.setdefault(name, {})
+        on[node] = on.get(node, 0) + by
+        if not on[node]:
+            del on[node]
 
     def _add(self, name: str, charge: Charge, sign: int) -> None:
         use = self._uses.setdefault(name, QueueUse())
@@ -234,6 +248,10 @@ class TeamQueues:
         borrow."""
         if any(not terms.guarantee.is_none for terms in self.rules.queues):
             self._charged = {uid: self._charged[uid] for uid in uids if uid in self._charged}
+
+    def nodes_of(self, name: str) -> Collection[str]:
+        """Return the nodes with pods of the queue."""
+        return self._on.get(name, {}).keys()
 
     def uids_of(self, name: str) -> Iterator[str]:
         """Yield the UIDs of the queue's pods that hold anything."""
@@ -258,9 +276,10 @@ class TeamQueues:
             turn = self._turns[name] = turn_of(self.use(name), self.terms(name), self._totals)
         return turn
 
-    def is_below_guarantee(self, name: str) -> bool:
-        """Return True if the queue holds less than its guarantee."""
-        return is_below(self.use(name), self.terms(name).guarantee)
+    def is_below_guarantee(self, name: str, kept: Sequence[KeptPlace] = ()) -> bool:
+        """Return True if the queue holds less than its guarantee. Places that are `kept` for its
+        pods count as held."""
+        return is_below(self._use_with(name, kept), self.terms(name).guarantee)
 
     def share(self, name: str) -> float:
         """Return the queue's dominant share of the cluster, 0 to 1."""
@@ -362,32 +381,42 @@ class TeamQueues:
 
     # --- borrowers -----------------------------------------------------------------------------
 
-    def borrowed(self) -> list[str]:
-        """Return the UIDs of pods whose end would leave their queue at or above its guarantee, in
-        the order in which other queues reclaim: pods of the queue that borrows the most come first,
-        within a queue the latest. The caller also considers priority."""
-        return self._borrowed_of(self._uses)
+    def beyond_guarantee(self, name: str, leaving: Iterable[str]) -> tuple[int, ...]:
+        """Return how much more than its guarantee the queue holds of each guaranteed amount,
+        without the pods in `leaving`; nothing for a queue without a guarantee. A queue has its
+        guarantee while one of these is 0 or more."""
+        beyond = [b.held - b.stated for b in bounds(self.use(name), self.terms(name).guarantee)]
+        for uid in leaving if beyond else ():
+            if self._charged.get(uid, ("",))[0] == name:
+                held = self.guaranteed_of(uid)
+                beyond = [had - gone for had, gone in zip(beyond, held, strict=True)]
+        return tuple(beyond)
 
-    def _borrowed_of(self, queues: Collection[str]) -> list[str]:
-        by_queue: dict[str, list[str]] = {}
-        for uid, (name, _) in self._charged.items():
+    def guaranteed_of(self, uid: str) -> tuple[int, ...]:
+        """Return how much the pod holds of each amount that its queue is guaranteed."""
+        if (charged := self._charged.get(uid)) is None:
+            return tuple(0 for _ in bounds(QueueUse(), self.terms(self.name_of(uid)).guarantee))
+        use = QueueUse()
+        use.add(charged[1], 1)
+        return tuple(each.held for each in bounds(use, self.terms(charged[0]).guarantee))
+
+    def _borrowed_of(self, queues: Collection[str]) -> Iterator[tuple[str, Charge]]:
+        """Yield the queue and the charge of each pod that borrows: the latest of each queue whose
+        end would leave it its guarantee."""
+        by_queue: dict[str, list[Charge]] = {}
+        for name, charge in self._charged.values():
             if name in queues:
-                by_queue.setdefault(name, []).append(uid)
-        found: list[tuple[int, int, str]] = []
-        for name, uids in by_queue.items():
-            left = QueueUse()
-            for uid in uids:
-                left.add(self._charged[uid][1], 1)
-            for at, uid in enumerate(reversed(uids)):
-                charge = self._charged[uid][1]
+                by_queue.setdefault(name, []).append(charge)
+        for name, charges in by_queue.items():
+            left, guarantee = QueueUse(), self.terms(name).guarantee
+            for charge in charges:
+                left.add(charge, 1)
+            for charge in reversed(charges):
                 left.add(charge, -1)
-                if is_below(left, self.terms(name).guarantee):
+                if is_below(left, guarantee):
                     left.add(charge, 1)
-                    continue
-                self._look_at_totals()
-                share = dominant(left, self._totals) // self.terms(name).weight
-                found.append((-share, at, uid))
-        return [uid for _, _, uid in sorted(found)]
+                else:
+                    yield name, charge
 
     def borrowed_milli(self, queues: Collection[str] | None = None) -> dict[str, int]:
         """Return the thousandths of GPUs held by pods that borrow, for each of these queues (None:
@@ -395,7 +424,7 @@ class TeamQueues:
         asked = self._uses.keys() & (self._uses.keys() if queues is None else {*queues})
         promised = {name for name in asked if not self.terms(name).guarantee.is_none}
         sums = {name: self._uses[name].gpu_milli for name in asked - promised}
-        for name, charge in (self._charged[uid] for uid in self._borrowed_of(promised)):
+        for name, charge in self._borrowed_of(promised):
             sums[name] = sums.get(name, 0) + charge.gpu_milli
         return sums
 

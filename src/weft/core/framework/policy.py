@@ -466,8 +466,8 @@ class QueueOrder(NamedTuple):
 
 
 def queue_order(policy: Policy, pod: PodRequest) -> QueueOrder:
-    """Return the pod's order in the queue; a gang's pods are as old as their gang."""
-    as_old = replace(pod, created_ns=pod.gang.created_ns) if pod.gang else pod
+    """Return the pod's order in the queue, by its age there (`PodRequest.came_ns`)."""
+    as_old = replace(pod, created_ns=pod.came_ns) if pod.gang else pod
     return QueueOrder(queue_key(policy, as_old), policy.rank(pod))
 
 

@@ -7,9 +7,18 @@ then fits, and evicting pods (`core/engine/`)."""
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch
-from weft.core.preempt.victims import Budget, PreemptionCost, Victim, cost_of, uids_of, violations
+from weft.core.preempt.victims import (
+    BorrowingQueue,
+    Budget,
+    PreemptionCost,
+    Victim,
+    cost_of,
+    uids_of,
+    violations,
+)
 
 __all__ = [
+    "BorrowingQueue",
     "Budget",
     "FoundVictims",
     "FreedByNode",

@@ -40,6 +40,11 @@ class FreedByNode(NamedTuple):
         """Return a copy that the caller may change."""
         return FreedByNode(*(column.copy() for column in self))
 
+    def only_on(self, here: Bools, table: LedgerTable) -> "FreedByNode":
+        """Return the amounts freed on these nodes alone; `here` is a mask, [N]."""
+        devices = here.take(table.device_node)
+        return FreedByNode(self.cpu * here, self.memory * here, *(c * devices for c in self[2:]))
+
     def add(self, table: LedgerTable, placement: Placement, by: int = 1) -> None:
         """Add a leaving pod; `by` -1: remove one."""
         row = table.row_of.get(placement.node)

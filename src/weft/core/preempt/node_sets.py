@@ -17,10 +17,13 @@ from weft.core.ledger.table import Bools
 from weft.core.preempt.lower_pods import by_device, held_on
 from weft.core.preempt.victims import (
     ABOVE_LOWEST,
+    Amounts,
+    BorrowingQueuesOf,
     PreemptionCost,
     Victim,
     importance,
     in_order_of_return,
+    most_given_back,
 )
 from weft.model import Placement
 
@@ -28,12 +31,11 @@ MOST_IN_ALL_SETS = 10
 """Number of pods up to which all sets are considered: a thousand sets."""
 MOST_IN_PAIRS = 64
 
-Amounts = npt.NDArray[np.float64]  # products of these are quick, and exact far beyond any amount
-
 
 class NodeSets:
     """Sets of `victims` that hold resources of the node in row `row`, for one demand. `going` are
-    pods on the node that leave anyway; the `taken` placements are then occupied by other pods."""
+    pods on the node that leave anyway; the `taken` placements are then occupied by other pods. Each
+    set leaves the queues of `queues_of` their guarantees."""
 
     def __init__(
         self,
@@ -44,11 +46,13 @@ class NodeSets:
         going: Sequence[str] = (),
         taken: Sequence[Placement] = (),
         rules: Sequence[PodsToLeave] = (),
+        queues_of: BorrowingQueuesOf | None = None,
     ) -> None:
         self._table, self._row, self._demand = ledger.table, row, demand
         # Sorted like this, the pod that is cheapest to end is put back last, the most important
         # first.
         self.victims = sorted(victims, key=importance)
+        self._queues = queues_of(self.victims) if queues_of is not None else ()
         begin, end = self._table.start[row], self._table.start[row + 1]
         self._devices = slice(begin, end)
         self._count, self._gpus = len(self.victims), end - begin
@@ -91,6 +95,8 @@ class NodeSets:
         if must is not None:
             members[:, must] = 1.0
         members = members[self._enough(members)]
+        for queue in self._queues:
+            members = members[queue.keeps_guarantee(members)]
         if not len(members):
             return []
         if must is not None:
@@ -173,15 +179,27 @@ class NodeSets:
     def _left_out(self, allowed: Mapping[str, int]) -> Amounts | None:
         """Return the set that remains after every pod has been put back that is not needed; None if
         even all pods are not enough."""
-        left = np.ones((1, self._count))
+        left = np.zeros((1, self._count))
+        left[0, self._most()] = 1.0
         if not self._enough(left)[0]:
             return None
         places = {victim.uids: at for at, victim in enumerate(self.victims)}
         for at in (places[victim.uids] for victim in in_order_of_return(self.victims, allowed)):
-            left[0, at] = 0.0
+            was, left[0, at] = left[0, at], 0.0
             if not self._enough(left)[0]:
-                left[0, at] = 1.0
+                left[0, at] = was
         return left
+
+    def _most(self) -> list[int]:
+        """Return the numbers of all victims; if queues would not keep their guarantees, of as many
+        as leave them, the least important first."""
+        return most_given_back(range(self._count - 1, -1, -1), self._queues)
+
+    @property
+    def most(self) -> list[Victim]:
+        """Return all victims, or as many as leave queues their guarantees, the most important
+        first."""
+        return [self.victims[at] for at in sorted(self._most())]
 
     def _enough(self, members: Amounts) -> Bools:
         """Return a mask of sets that free as much as the demand lacks, and satisfy the rules."""

@@ -29,6 +29,7 @@ from weft.core.preempt.lower_pods import (
 )
 from weft.core.preempt.node_sets import NodeSets
 from weft.core.preempt.victims import (
+    BorrowingQueuesOf,
     PreemptionCost,
     Victim,
     cost_of,
@@ -50,6 +51,9 @@ nodes. Such trials take longer, and the first ones usually succeed, because only
 somewhere else are considered."""
 SETS = 6
 """The most sets of one node that are considered for trials."""
+MOST_ROWS = 1_000
+"""Maximum number of nodes whose pods are looked at if not all pods of lower priority may be
+evicted."""
 PUT_BACK_ON = 8
 """The most nodes on which, if none of their sets helped, all pods are removed on trial and put back
 one by one."""
@@ -86,7 +90,9 @@ class VictimSearch:
     count on their own nodes. `allowed` is how many pods of each disruption budget may still be
     evicted. `fits` decides by trial. `simple`: no rules about other pods count, so sums are nearly
     sufficient; `rules` are the pods that such rules require to leave. `suits`, if given, must
-    accept the victims."""
+    accept the victims. `among`: a mask of the nodes that may have victims (None for all). The
+    victims leave the queues of `queues_of` their guarantees; then at most `MOST_ROWS` nodes are
+    searched at each priority."""
 
     def __init__(
         self,
@@ -105,7 +111,10 @@ class VictimSearch:
         simple: bool = True,
         rules: Sequence[PodsToLeave] = (),
         suits: Fits | None = None,
+        among: Bools | None = None,
+        queues_of: BorrowingQueuesOf | None = None,
     ) -> None:
+        self._among, self._queues_of = among, queues_of
         self._ledger, self._lower, self._demand = ledger, lower, demand
         self._priority, self._open, self._going = priority, is_open, going
         self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
@@ -191,6 +200,8 @@ class VictimSearch:
         """Return a mask of nodes where evicting all pods of at most this priority could help, and
         the amounts that this would free."""
         freed = self._lower.freed(up_to, guarded=violating)
+        if self._among is not None:
+            freed = freed.only_on(self._among, self._ledger.table)
         if self._going:
             freed = freed.copied()
             self._add_going(freed)
@@ -212,6 +223,8 @@ class VictimSearch:
         rows = self._rows(up_to, violating=violating)
         if self._suits is not None:
             rows = rows[:NODES]
+        if self._queues_of is not None:  # sums count pods that may not be evicted, too
+            rows = rows[:MOST_ROWS]
         at_once = NODES if len(rows) <= NODES else NODES_OF_MANY
         for begin in range(0, len(rows), at_once):
             if self.trials >= self._most:
@@ -274,7 +287,8 @@ class VictimSearch:
 
     def _sets_of(self, row: int, victims: Sequence[Victim]) -> NodeSets:
         ledger, demand = self._ledger, self._demand
-        return NodeSets(ledger, row, demand, victims, self._going, self._taken, self._rules)
+        beside = self._going, self._taken, self._rules, self._queues_of
+        return NodeSets(ledger, row, demand, victims, *beside)
 
     def _best_by_rules(
         self, here: Mapping[int, NodeSets], *, violating: bool
@@ -353,7 +367,7 @@ class VictimSearch:
         """Remove all pods of a node on trial, then put back each one, in kube-scheduler's order,
         without which the waiting pod still fits. Return the remaining victims; None if nothing
         helps."""
-        gone = sets.victims
+        gone = sets.most
         if not gone or self.trials + len(gone) >= self._most or not self._fits(row, gone):
             return None
         for victim in in_order_of_return(gone, self._allowed):

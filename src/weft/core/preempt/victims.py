@@ -5,12 +5,17 @@ priority of the most important pod, smallest sum of priorities, fewest pods, lat
 most important pod."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
+from weft.core.ledger.table import Bools, Ints
 from weft.model.selectors import PodSelector
+
+Amounts = npt.NDArray[np.float64]  # products of these are quick, and exact far beyond any amount
 
 ABOVE_LOWEST = 1 << 31
 """Added to each priority in a sum so that each pod increases the sum: priorities are 32-bit
@@ -42,6 +47,41 @@ class Victim(NamedTuple):
         """Amount that the victim adds to a sum of priorities: its priority plus `ABOVE_LOWEST`,
         for each of its pods."""
         return len(self.uids) * (self.priority + ABOVE_LOWEST)
+
+
+class BorrowingQueue(NamedTuple):
+    """A queue of which some victims are, and that must keep its guarantee: it has it while it holds
+    one of the guaranteed amounts. `pods` is how many of its pods each victim has, [victims]; `held`
+    how much these hold of each guaranteed amount, [victims, amounts]; `beyond` how much more of it
+    than guaranteed the queue holds, [amounts]."""
+
+    pods: Amounts
+    held: Amounts
+    beyond: Ints
+
+    def keeps_guarantee(self, members: Amounts) -> Bools:
+        """Return a mask of the sets of victims (rows, with 1 for each member) without which the
+        queue has its guarantee. A set without its pods takes nothing from it."""
+        none = members @ self.pods == 0
+        return np.asarray(none | (members @ self.held <= self.beyond).any(axis=1))
+
+
+BorrowingQueuesOf = Callable[[Sequence[Victim]], Sequence[BorrowingQueue]]
+"""Returns the queues that must keep their guarantees, of which these victims are."""
+
+
+def most_given_back(in_order: Sequence[int], queues: Sequence[BorrowingQueue]) -> list[int]:
+    """Return as many of the victims as leave all queues their guarantees, taken one by one in
+    this order; victims are numbers, as in `queues`."""
+    members = np.ones((1, len(in_order)))
+    if all(each.keeps_guarantee(members)[0] for each in queues):
+        return [*in_order]
+    members[:] = 0.0
+    for at in in_order:
+        members[0, at] = 1.0
+        if not all(each.keeps_guarantee(members)[0] for each in queues):
+            members[0, at] = 0.0
+    return [at for at in in_order if members[0, at]]
 
 
 def uids_of(victims: Iterable[Victim]) -> list[str]:

@@ -16,7 +16,7 @@ from weft.core.policies.queue import DISCIPLINES
 from weft.core.policies.queue.discipline import SLIPS, Reservation
 from weft.core.policies.queue.shortest import OVERTAKES
 from weft.core.record.file import Header, PolicyUse, ProfileUse
-from weft.model import PodRequest
+from weft.model import Gang, PodRequest
 from weft.model.queue_rules import Discipline, HeadOfLine
 from weft.testing import node, placement, pod
 
@@ -556,3 +556,16 @@ def test_of_ten_thousand_pods_that_wait_the_first_have_their_places(discipline: 
         world.tell(PodGone(f"w{number}", completed=True))
         world.until(world.now_ns + 20 * SECOND)
     assert {f"w{number}" for number in range(22)} <= world.bound.keys()
+
+
+def test_shortest_goes_by_a_pods_own_age_where_nobody_says_its_gangs() -> None:
+    world = World(node("a", gpus=1), rules=rules("shortest"))
+    world.add(lasting("runs", 64))
+    world.until(50 * SECOND)
+    world.add(lasting("old", 16))
+    world.until(55 * SECOND)
+    world.add(replace(lasting("new", 16), gang=Gang("owner", "team", "new", least=1)))
+    world.until(80 * SECOND)
+    world.tell(PodGone("runs", completed=True))
+    world.until(world.now_ns + 20 * SECOND)
+    assert [*world.bound][-1] == "old"

@@ -517,3 +517,41 @@ def test_a_gang_waits_whose_group_is_deleted_while_too_few_of_its_pods_have_plac
     commands += engine.handle(PodGone("late"), 120 * 1_000_000_000)
     assert not [each for each in commands if isinstance(each, Faulted)]
     assert "p1" not in engine.ledger.holdings
+
+
+# --- whose turn it is ----------------------------------------------------------------------------
+
+
+def unknown_age(name: str, least: int, *came_s: int) -> list[PodRequest]:
+    """Pods of a gang without a group object, created at these times."""
+    gang = Gang("owner", "default", name, least=least)
+    return [
+        replace(pod(f"{name}-{at}", gpus=1), gang=gang, created_ns=at * SECOND) for at in came_s
+    ]
+
+
+def one_by_one(engine: Engine, *waiting: PodRequest) -> list[str]:
+    """Fill the node, let these pods wait, and free GPU after GPU; the order in which they start."""
+    full = [pod(f"full-{number}", gpus=1) for number in range(2)]
+    for each in (*full, *waiting):
+        engine.handle(PodAdded(each), 0)
+    runs, order, now_ns = [each.uid for each in full], list[str](), 100 * SECOND
+    while runs:
+        now_ns += 100 * SECOND
+        for uid in places(engine.handle(PodGone(runs.pop(0)), now_ns)):
+            engine.handle(PodBound(uid), now_ns)
+            order.append(uid)
+            runs.append(uid)
+    return order
+
+
+def test_a_gang_of_unknown_age_waits_behind_older_pods_of_its_priority() -> None:
+    older, younger = (replace(pod(f"at-{at}", gpus=1), created_ns=at * SECOND) for at in (5, 20))
+    order = one_by_one(engine_of(node("a", gpus=2)), *unknown_age("one", 1, 10), younger, older)
+    assert order == ["at-5", "one-10", "at-20"]
+
+
+def test_gangs_of_unknown_age_are_as_old_as_their_oldest_waiting_pod() -> None:
+    engine = engine_of(node("a", gpus=2))
+    order = one_by_one(engine, *unknown_age("second", 2, 11, 12), *unknown_age("first", 2, 30, 10))
+    assert [name.split("-")[0] for name in order] == ["first", "first", "second", "second"]

@@ -682,3 +682,17 @@ def test_of_many_nodes_the_one_is_kept_where_least_has_to_end(seed: int, count: 
     world.until(6 * MINUTE)
     (turn,) = world.engine.kept_places.kept()
     assert turn.nodes == [f"n{min(least)[2]:02}"]
+
+
+def test_an_older_pod_takes_the_place_kept_for_a_gang_whose_age_nobody_says() -> None:
+    world = World(node("a", gpus=2), rules=RULES)
+    full(world, "p", "q")
+    world.until(10 * SECOND)
+    world.add(*gang("train", 2, at_ns=0))
+    world.until(6 * MINUTE)
+    world.tell(PodGone("p"))
+    assert world.kept() == {"a": 1}
+    for name, created_ns in (("younger", 20 * SECOND), ("elder", 5 * SECOND)):
+        world.tell(PodAdded(replace(pod(name, gpus=1), created_ns=created_ns)))
+    assert "elder" in world.bound
+    assert "younger" not in world.bound

@@ -132,7 +132,8 @@ def test_nobody_ends_in_vain_and_the_limit_holds(seed: int) -> None:
 
 def test_a_gang_for_which_others_went_has_its_places_within_the_limit() -> None:
     """Its own places, kept until then, do not count against the limit beside those it takes."""
-    engine = deciding(at_most(3), node("n", gpus=3), node("m", gpus=1))
+    rules = replace(at_most(3), order="priority")
+    engine = deciding(rules, node("n", gpus=3), node("m", gpus=1))
     add(engine, *(of_team("b", f"low{number}") for number in range(4)))
     gang = Gang("kubernetes", "default", "train", least=2)
     members = [

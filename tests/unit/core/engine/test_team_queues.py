@@ -299,18 +299,16 @@ class TestFairOrder:
         assert audit(engine.ledger) == []
 
 
-class TestBorrowed:
-    def test_borrowers_are_those_beyond_their_queues_guarantee_the_fullest_queue_first(
-        self,
-    ) -> None:
-        promised = QueueAmounts(gpu_milli=2_000)
-        rules = QueueRules("fair", (QueueTerms("a", guarantee=promised),))
-        engine = deciding(rules, node("n", gpus=8))
-        add(engine, *(of("a", f"a{i}", gpus=1) for i in range(3)))
-        add(engine, *(of("b", f"b{i}", gpus=1) for i in range(4)))
-        borrowed = engine.teams.borrowed()
-        assert set(borrowed) == {"a2", "b0", "b1", "b2", "b3"}
-        assert borrowed[0] == "b3"
+def test_what_a_queue_holds_beyond_its_guarantee_is_borrowed() -> None:
+    promised = QueueAmounts(gpu_milli=2_000)
+    rules = QueueRules("fair", (QueueTerms("a", guarantee=promised),))
+    engine = deciding(rules, node("n", gpus=8))
+    add(engine, *(of("a", f"a{i}", gpus=1) for i in range(3)))
+    add(engine, *(of("b", f"b{i}", gpus=1) for i in range(4)))
+    assert engine.teams.borrowed_milli() == {"a": 1_000, "b": 4_000}
+    assert engine.teams.beyond_guarantee("a", ()) == (1_000,)
+    assert engine.teams.beyond_guarantee("a", ("a0", "a1", "b0", "nobody")) == (-1_000,)
+    assert engine.teams.beyond_guarantee("b", ()) == (), "nothing is guaranteed"
 
 
 def test_engine_of_counts_no_queue() -> None:

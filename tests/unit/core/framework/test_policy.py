@@ -4,13 +4,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from weft.core.framework import Demand, Plugin, Policy, Profile, Query
-from weft.core.framework.policy import NO_BOUND, PlacementOptions, RemainingRequest, draw
+from weft.core.framework.policy import (
+    NO_BOUND,
+    PlacementOptions,
+    RemainingRequest,
+    draw,
+    queue_order,
+)
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints
 from weft.core.policies.catalog import built_in
-from weft.model import BadInputError
+from weft.model import BadInputError, Gang
 from weft.testing import decide, node, placement, pod, shape
 
 
@@ -185,3 +192,13 @@ def test_a_policy_spec_with_options_is_made_and_remembered() -> None:
 def test_a_broken_policy_spec_is_named(spec: str, says: str) -> None:
     with pytest.raises(BadInputError, match=says):
         built_in().from_spec(spec)
+
+
+def test_a_gang_of_unknown_age_is_as_old_as_its_pod() -> None:
+    def at(created_ns: int, gang_ns: int) -> tuple[int, ...]:
+        gang = Gang("owner", "default", "train", least=1, created_ns=gang_ns)
+        return queue_order(Silent(), replace(pod("p", created_ns=created_ns), gang=gang)).key
+
+    alone = queue_order(Silent(), pod("alone", created_ns=7)).key
+    assert at(9, 0) > alone > at(5, 0)
+    assert at(9, 3) == at(4, 3) < alone, "its PodGroup's age counts for all its pods"
