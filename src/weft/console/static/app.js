@@ -163,7 +163,12 @@ model.addEventListener("change", () => {
   freshness();
   requestAnimationFrame(() => mark("drawn"));
 });
-model.addEventListener("connection", freshness);
+model.addEventListener("connection", () => {
+  freshness();
+  if (!model.connected) return;
+  slider.follow();
+  show();
+});
 model.addEventListener("refused", (event) => {
   refused = event.detail;
   show();

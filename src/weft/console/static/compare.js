@@ -122,6 +122,9 @@ class WeftCompare extends HTMLElement {
         this.#show();
         this.dataset.shown = wanted;
       }
+    } catch (failure) {
+      console.debug("weft:", failure);
+      this.#asked = ""; // asked for again once the console answers
     } finally {
       this.busy = false;
     }
