@@ -1,4 +1,4 @@
-"""What the console shows in pictures is in tables too, and can be taken along."""
+"""The console shows what its pictures show in tables too, and all of it can be taken along."""
 
 import csv
 import io
@@ -93,7 +93,7 @@ def table_of(window: Window, within: str) -> list[dict[str, str]]:
 
 
 def csv_of(window: Window) -> list[Mapping[str, str]]:
-    """What the button saves."""
+    """Press the button and return the rows of what it saves."""
     window.run(TAKE)
     window.run(
         "[...document.querySelectorAll('#take button')].find(b => b.innerText === 'CSV').click()"
