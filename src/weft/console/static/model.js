@@ -125,7 +125,7 @@ export class Model extends EventTarget {
         }
         if (!about.ok) throw new Error((await about.json()).error);
         const told = await about.json();
-        const still = this.ready && !told.lives && JSON.stringify(told) === JSON.stringify(this.about);
+        const still = this.ready && told.moments.length && JSON.stringify(told) === JSON.stringify(this.about);
         if (!still) this.about = told;
         for await (const [kind, data] of events("/api/picture", stop)) {
           failures = 0;
