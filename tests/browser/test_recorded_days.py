@@ -167,3 +167,65 @@ def test_a_record_has_a_slider_whose_moment_is_in_the_address(
         eventually(window, "Number(document.querySelector('#time input').value) >= 2")
         window.run("document.querySelector('#time button').click()")
         check(window, url)
+
+
+LOOKED_AWAY = """{
+    const at = () => performance.getEntriesByName("weft-data").at(-1).startTime;
+    window.came = at();
+    window.cameAgain = () => at() > window.came;
+    for (const hidden of [true, false]) {
+        Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }
+}"""
+"""A tab is hidden and shown again: the page gives its stream away, and takes one again."""
+
+
+def test_the_moment_that_was_chosen_stays_when_the_page_is_looked_at_again(
+    window: Window, record: str
+) -> None:
+    shown = (
+        "[...document.querySelectorAll('#time input, #time output')].map(each => each.value)"
+        ".concat([...document.querySelectorAll('#sums, #view')].map(each => each.innerText))"
+    )
+    sums = "document.querySelector('#sums').innerText"
+    for view in ("map", "waiting"):
+        opened(window, f"{record}/{view}")
+        at_the_end = window.run(sums)
+        opened(window, f"{record}/{view}?at=60")
+        eventually(window, "document.querySelector('#time').dataset.shown === '60'")
+        first = window.run(shown)
+        assert first[2] != at_the_end
+        window.run(LOOKED_AWAY)
+        eventually(window, "window.cameAgain()")
+        assert window.run(shown) == first
+        check(window, record)
+
+
+UNANSWERED = """{
+    const real = window.fetch;
+    window.fetch = (address, ...rest) => (address.startsWith("/api/moment") && !window.answers
+        ? Promise.reject(new TypeError("no answer")) : real(address, ...rest));
+}"""
+
+
+def test_a_moment_that_could_not_be_fetched_is_fetched_with_the_next_connection(
+    window: Window, record: str
+) -> None:
+    opened(window, f"{record}/map")
+    slider = "document.querySelector('#time input').value"
+    last = window.run(slider)
+    at_the_end = window.run("document.querySelector('#sums').innerText")
+    window.run(UNANSWERED)
+    window.run(
+        "const time = document.querySelector('#time input'); time.value = 60;"
+        " time.dispatchEvent(new Event('input'))"
+    )
+    eventually(window, f"{slider} === '{last}'")
+    assert window.run("location.search") == "?at=60"
+    window.run("window.answers = true")
+    window.run(LOOKED_AWAY)
+    eventually(window, "document.querySelector('#time').dataset.shown === '60'")
+    assert window.run(slider) == "60"
+    assert window.run("document.querySelector('#sums').innerText") != at_the_end
+    check(window, record)

@@ -81,7 +81,12 @@ class RandomStory:
             shape = random_shape(self.chance, self.nodes)
             queue = self.chance.choice(("x", "y", "z"))
             self.pods[uid] = PodRequest(
-                uid, f"p{self.count}", shape, created_ns=self.now, queue=queue
+                uid,
+                f"p{self.count}",
+                shape,
+                namespace=f"team-{self.count % 3}",
+                created_ns=self.now,
+                queue=queue,
             )
             self.tell(PodAdded(self.pods[uid]))
         elif what < 0.9:

@@ -18,6 +18,9 @@ from weft.core.explain.smallest_change import ChangeSearch, Rank, SmallestChange
 from weft.model import GpuRequest, PodRequest, Shape
 from weft.model.reason import TEXT
 
+WAITS_FOR_GROUP = "waits for its group"
+"""Title of the pods of groups of which each alone would fit; `static/lists.js` has it too."""
+
 
 class Alike(NamedTuple):
     """The properties of a pod that decide where it fits, and which other pods would have to end:
@@ -123,7 +126,7 @@ class WaitingReasons:
             return "waits", pod.shape.constraints.unsupported
         members = self._engine.queue.gangs.of(pod.gang) if pod.gang else None
         if members is not None and summary.fits:
-            return "waits for its group", gang_in_words(members.decision())
+            return WAITS_FOR_GROUP, gang_in_words(members.decision())
         if summary.fits:
             return ROOM_NOW, str(summary)
         return TEXT[summary.reasons[0].code] if summary.reasons else NOWHERE, str(summary)

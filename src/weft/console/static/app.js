@@ -7,7 +7,7 @@ import { TimeSlider } from "./time.js";
 import "./map.js";
 import "./compare.js";
 import "./health.js";
-import "./lists.js";
+import { waitingByReason } from "./lists.js";
 import "./namespaces.js";
 import "./places.js";
 import "./queues.js";
@@ -77,8 +77,11 @@ function take() {
       setTimeout(() => { copied = ""; take(); }, 3000);
     }),
     shown?.table && model.ready ? button("CSV", () => save(`${name}.csv`, csv(...shown.table()), "text/csv;charset=utf-8")) : null,
-    shown?.canvas && model.ready ? button("PNG", async () => save(`${name}.png`, await png(shown.canvas))) : null);
+    pictures().length && model.ready ? button("PNG", async () => save(`${name}.png`, await png(pictures()))) : null);
 }
+
+/** The maps and charts that are shown. */
+const pictures = () => [...view.querySelectorAll("canvas, svg.chart")].filter((each) => each.checkVisibility());
 
 function sums() {
   const all = { gpus: 0, broken: 0, idle: 0, milli: 0, promised_milli: 0, memory_mib: 0, promised_mib: 0 };
@@ -103,7 +106,7 @@ function sums() {
       `${number(all.promised_mib / 1024)} of ${number(mib / 1024)} GiB`, mib && all.promised_mib / mib),
     tile("Idle GPUs", number(all.idle), `of ${number(all.gpus)}`),
     tile("Pods placed", number(model.pods.size - kept), `on ${number(model.nodes.size)} nodes`),
-    tile("Pods waiting", number(model.waiting.size), `reasons: ${new Set([...model.waiting.values()].map((pod) => pod.group)).size}`),
+    tile("Pods waiting", number(model.waiting.size), `reasons: ${waitingByReason(model).length}`),
     tile("Nodes closed", number(closed), all.broken ? `${all.broken} GPUs out of service` : "all GPUs in service"),
   ];
 }
@@ -163,7 +166,12 @@ model.addEventListener("change", () => {
   freshness();
   requestAnimationFrame(() => mark("drawn"));
 });
-model.addEventListener("connection", freshness);
+model.addEventListener("connection", () => {
+  freshness();
+  if (!model.connected) return;
+  slider.follow();
+  show();
+});
 model.addEventListener("refused", (event) => {
   refused = event.detail;
   show();

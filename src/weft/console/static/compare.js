@@ -1,15 +1,16 @@
 // The day of a record beside the same day under another policy, at the same moment.
 
 import { chart } from "./chart.js";
-import { duration, el, fill, memory, number } from "./dom.js";
-import { Model, ask } from "./model.js";
+import { cores, duration, el, fill, folded, memory, number, stackedTable, unfold } from "./dom.js";
+import { Model, ask, byName, countable } from "./model.js";
 import { numbered, timeless } from "./time.js";
 
-const AGAIN_MS = 700;
+const AGAIN_MS = 700, PAGE = 200;
 const MILLI = 1, MIB = 2, PLACED = 3, WAITING = 4, IDLE = 5; // of a row of sums; 0 is the time
 
 class WeftCompare extends HTMLElement {
   #asked = ""; // the policy and moment that are on their way, or shown
+  #rows = PAGE;
 
   connectedCallback() {
     this.both = [new Model(), new Model()];
@@ -19,11 +20,12 @@ class WeftCompare extends HTMLElement {
     this.said = el("div", { role: "status" });
     this.names = [0, 1].map(() => el("h2", {}));
     this.days = el("div", { class: "days" }, this.maps.map((map, n) => el("section", { class: "card" }, this.names[n], map)));
+    this.cells = folded("The maps as a table", () => this.#cells());
     this.sums = el("div");
     this.append(el("h1", {}, "Compare"),
       el("p", {}, "The recorded day, and the same nodes and pods under another policy, which is simulated here. Pods run as long as recorded, counted from their new placement."),
-      el("form", { class: "tools" }, el("label", {}, "Other policy", this.choice)), this.said, this.sums, this.days);
-    this.days.hidden = true;
+      el("form", { class: "tools" }, el("label", {}, "Other policy", this.choice)), this.said, this.sums, this.days, this.cells);
+    this.days.hidden = this.cells.hidden = true;
   }
 
   disconnectedCallback() {
@@ -70,7 +72,7 @@ class WeftCompare extends HTMLElement {
     }
     const over = this.day.policy === policy && this.day.state === "ready";
     if (!over && this.day.state !== "failed") this.timer = setTimeout(() => this.#follow(policy), AGAIN_MS);
-    this.#draw();
+    this.#go(location.href); // the page has other buttons then
   }
 
   #again() {
@@ -82,7 +84,7 @@ class WeftCompare extends HTMLElement {
   #draw() {
     const { day, policy } = this;
     const ready = day?.state === "ready" && day.policy === policy;
-    this.days.hidden = !ready;
+    this.days.hidden = this.cells.hidden = !ready;
     fill(this.said, !policy || ready ? (day?.text ? el("p", { class: "empty" }, day.text) : "") : this.#progress(day));
     if (!ready) return fill(this.sums);
     const at = Math.min(day.recorded.length - 1, Math.max(0, parseInt(this.query.get("at") ?? day.recorded.length - 1, 10) || 0));
@@ -95,6 +97,24 @@ class WeftCompare extends HTMLElement {
 
   #show() {
     this.both.forEach((day, n) => day.ready && this.maps[n].show(day, [], new URLSearchParams()));
+    unfold(this.cells);
+  }
+
+  /** Each GPU in both maps, with the difference. */
+  #cells() {
+    const keys = new Set(this.both.flatMap((day) => [...day.gpus].filter(([, gpu]) => countable(gpu)).map(([key]) => key)));
+    const sorted = [...keys].sort(byName), shown = sorted.slice(0, this.#rows);
+    const three = (key, column, words) => {
+      const [left, right] = this.both.map((day) => day.gpus.get(key)?.[column] ?? 0);
+      return [words(left), words(right), difference(right - left, words)];
+    };
+    const head = ["Cores", "Memory"].flatMap((what) => ["recorded", this.policy, "difference"].map((each) => `${what}, ${each}`));
+    return [el("div", { class: "wide" }, stackedTable(["GPU", ...head], head.length, shown.map((key) =>
+      [key, key, ...three(key, "promised_milli", cores), ...three(key, "promised_mib", memory)]))),
+    sorted.length > shown.length
+      ? el("button", { type: "button", onclick: () => { this.#rows += 10 * PAGE; unfold(this.cells); } },
+        `Show more: ${number(shown.length)} of ${number(sorted.length)} shown`)
+      : null];
   }
 
   #progress(day) {
@@ -122,6 +142,9 @@ class WeftCompare extends HTMLElement {
         this.#show();
         this.dataset.shown = wanted;
       }
+    } catch (failure) {
+      console.debug("weft:", failure);
+      this.#asked = ""; // asked for again once the console answers
     } finally {
       this.busy = false;
     }

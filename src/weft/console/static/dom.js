@@ -28,6 +28,17 @@ export function stackedTable(head, numbers, rows) {
       cells.map((text, at) => el("td", { class: at < numbers && "n", "data-head": head[at + 1] }, text))))));
 }
 
+/** Details whose content is made only while they are open, as it may have many rows. */
+export function folded(summary, content) {
+  const details = el("details", { class: "as-table" }, el("summary", {}, summary), el("div"));
+  details.content = content;
+  details.ontoggle = () => unfold(details);
+  return details;
+}
+
+/** Bring the content of open details up to date. */
+export const unfold = (details) => fill(details.lastElementChild, details.open ? details.content() : null);
+
 /** Make the children of `target` those given, keeping elements (and focus) where they are alike. */
 export function fill(target, ...children) {
   const wanted = el("div", {}, ...children);
@@ -50,6 +61,11 @@ function match(target, source) {
     if (target.getAttribute(name) !== value) target.setAttribute(name, value);
   target.onclick = source.onclick;
   if (source.style.cssText !== target.style.cssText) target.style.cssText = source.style.cssText;
+  if (source.content && target.content) { // folded
+    target.content = source.content;
+    match(target.firstElementChild, source.firstElementChild);
+    return unfold(target);
+  }
   matchChildren(target, source);
 }
 

@@ -22,6 +22,10 @@ class WeftHealth extends HTMLElement {
       ? el("p", { class: "empty" }, said.error) : [el("p", {}, said.head.join(" ")), this.#findings(said.findings), this.#pods(said.pods)]);
   }
 
+  table() {
+    return [["level", "check", "found", "remedy"], this.said?.findings ?? []];
+  }
+
   #findings(findings) {
     return el("section", { class: "card wide" }, el("h2", {}, "Checks"), el("table", {},
       el("thead", {}, el("tr", {}, ["Level", "Check", "What was found", "Remedy"].map((text) => el("th", {}, text)))),

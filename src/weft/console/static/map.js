@@ -2,27 +2,9 @@
 
 import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName, stackedTable } from "./dom.js";
 import { byName, countable, group } from "./model.js";
+import { SHADES, columnOf, gpuTable, shadeOf } from "./shades.js";
 
 const GROUPS = { model: "GPU model", zone: "zone", node: "node" };
-const SHADES = {
-  cores: "cores promised", memory: "memory promised", free: "memory free", stranded: "free and stranded", lent: "memory lent",
-  used: "memory used", busy: "busy", temperature: "temperature", pods: "pods", namespace: "namespace",
-};
-const COOL_C = 40, STEP_C = 10; // the first of five steps ends at 50 °C
-const WHOLE = ["pods", "temperature"]; // shades that fill the whole cell
-/** The part of a GPU that each shade fills, 0 to 1; null where it is not known. */
-const PARTS = {
-  cores: (gpu) => (gpu.promised_milli ?? 0) / (gpu.milli || 1),
-  memory: (gpu) => (gpu.promised_mib ?? 0) / (gpu.memory_mib || 1),
-  free: (gpu) => (gpu.free_mib ?? 0) / (gpu.memory_mib || 1),
-  stranded: (gpu, node) => Math.min((gpu.free_milli ?? 0) / (gpu.milli || 1), (gpu.free_mib ?? 0) / (gpu.memory_mib || 1))
-    * ((node.stranded_milli ?? 0) / (node.idle_milli || 1)),
-  lent: (gpu) => (gpu.lent_mib ?? 0) / (gpu.memory_mib || 1),
-  used: (gpu) => (gpu.used_mib == null ? null : gpu.used_mib / (gpu.memory_mib || 1)),
-  busy: (gpu) => (gpu.used_percent == null ? null : gpu.used_percent / 100),
-  temperature: (gpu) => (gpu.celsius == null ? null : Math.min(1, Math.max(0.01, (gpu.celsius - COOL_C) / (5 * STEP_C)))),
-  pods: (gpu) => (gpu.pods ?? 0) / 5,
-};
 const FILTERS = ["namespace", "model", "dialect"];
 const LABELS = { group: "Group by", shade: "Colour by", namespace: "Namespace", model: "GPU model", dialect: "Dialect" };
 const SIZES = [8, 11, 15, 20, 26, 34, 46];
@@ -35,10 +17,11 @@ class WeftMap extends HTMLElement {
   #rows = 0;
 
   connectedCallback() {
+    const texts = Object.fromEntries(Object.entries(SHADES).map(([name, { text }]) => [name, text]));
     const choice = (name, options) =>
       el("label", {}, LABELS[name],
         el("select", { name }, Object.entries(options).map(([value, text]) => el("option", { value }, text))));
-    this.form = el("form", { class: "tools" }, choice("group", GROUPS), choice("shade", SHADES),
+    this.form = el("form", { class: "tools" }, choice("group", GROUPS), choice("shade", texts),
       FILTERS.map((name) => choice(name, { "": "any" })),
       el("label", {}, "Pod", el("input", { name: "pod", type: "search", placeholder: "part of a name", autocomplete: "off" })),
       el("span", { class: "zoom" }, el("button", { type: "button", "aria-label": "Smaller cells", onclick: () => this.#zoom(-1) }, "−"),
@@ -77,6 +60,7 @@ class WeftMap extends HTMLElement {
   show(model, parts, query) {
     this.model = model;
     this.query = query;
+    this.shade = shadeOf(query.get("shade"));
     for (const name of FILTERS) this.#options(name);
     this.#groupings();
     for (const field of this.form.elements)
@@ -240,7 +224,7 @@ class WeftMap extends HTMLElement {
     }
     for (const box of this.#boxes) if (seen(box)) this.#cell(pen, box, colours, size);
     if (this.cursor) this.#outline(pen, this.#boxes.find((box) => box.key === this.cursor), colours.accent);
-    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys move between GPUs${this.bare ? "" : "; Enter opens one; the table below has the same data"}.`);
+    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys move between GPUs${this.bare ? "" : "; Enter opens one"}; the table below has the same data.`);
     this.dataset.drawn = this.#boxes.length;
   }
 
@@ -249,7 +233,7 @@ class WeftMap extends HTMLElement {
     pen.globalAlpha = this.matches && !this.matches(gpu) ? 0.18 : 1;
     pen.fillStyle = colours.track;
     pen.fillRect(x, y, w, h);
-    const shade = this.query.get("shade") ?? "cores";
+    const shade = this.shade;
     if (gpu.broken) {
       pen.strokeStyle = colours.bad;
       pen.beginPath();
@@ -258,7 +242,7 @@ class WeftMap extends HTMLElement {
       pen.moveTo(x + w - 2, y + 2);
       pen.lineTo(x + 2, y + h - 2);
       pen.stroke();
-    } else if (shade === "namespace") {
+    } else if (!shade.part) {
       let from = y + h;
       for (const { pod, mib, milli } of this.#holders(gpu)) {
         const part = h * Math.min(1, Math.max(milli / (gpu.milli || 1), mib / (gpu.memory_mib || 1)));
@@ -267,13 +251,13 @@ class WeftMap extends HTMLElement {
         from -= part;
       }
     } else {
-      const part = (PARTS[shade] ?? PARTS.cores)(gpu, this.model.nodes.get(node));
+      const part = shade.part(gpu, this.model.nodes.get(node));
       if (part === null) {
         pen.strokeStyle = colours.faint; // nobody measures it
         pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
       } else if (part > 0) {
         pen.fillStyle = colours.ramp[Math.min(4, Math.ceil(part * 5 - 0.01) - 1)];
-        const filled = WHOLE.includes(shade) ? h : Math.max(2, h * Math.min(1, part));
+        const filled = shade.whole ? h : Math.max(2, h * Math.min(1, part));
         pen.fillRect(x, y + h - filled, w, filled);
       }
     }
@@ -340,7 +324,7 @@ class WeftMap extends HTMLElement {
     this.canvas.style.cursor = box ? "pointer" : "";
     if (!box) return;
     const gpu = this.model.gpus.get(box.key);
-    fill(this.tip, describe(this.model, gpu, this.#holders(gpu)));
+    fill(this.tip, describe(this.model, gpu, this.#holders(gpu), this.shade));
     const stage = this.stage.getBoundingClientRect();
     const left = Math.min(stage.left + box.x + box.w + 10, innerWidth - this.tip.offsetWidth - 8);
     const below = stage.top + box.y + box.h + 10;
@@ -388,20 +372,19 @@ class WeftMap extends HTMLElement {
 
   /** All GPUs that the filters leave, for CSV. */
   table() {
-    const gpus = [...this.model.gpus.values()].filter((gpu) => !this.matches || this.matches(gpu));
-    return [["node", "gpu", "model", "milli", "promised_milli", "mib", "promised_mib", "lent_mib", "used_mib", "used_percent", "celsius", "pods"],
-      gpus.map((gpu) => [gpu.node, gpu.index ?? 0, gpu.model, gpu.milli ?? 0, gpu.promised_milli ?? 0, gpu.memory_mib ?? 0, gpu.promised_mib ?? 0, gpu.lent_mib ?? 0, gpu.used_mib, gpu.used_percent, gpu.celsius,
-        this.#holders(gpu).map(({ pod }) => podName(pod)).join(" ")])];
+    return gpuTable(this.model, [...this.model.gpus.values()].filter((gpu) => !this.matches || this.matches(gpu)));
   }
 
   #list() {
     if (!this.rows.open || !this.model) return;
     const found = this.#boxes.map(({ key }) => this.model.gpus.get(key)).filter((gpu) => !this.matches || this.matches(gpu));
     const rows = found.slice(0, this.#rows || PAGE);
+    const { model, shade } = this;
+    const [head, ...more] = shade.listed ? [[]] : [[columnOf(shade)], (gpu) => shade.words(gpu, model.nodes.get(gpu.node))];
     fill(this.rows.lastElementChild,
-      el("div", { class: "wide" }, stackedTable(["Node", "GPU", "Cores promised", "Memory promised", "Memory", "Memory used", "Model", "Pods"], 5,
+      el("div", { class: "wide" }, stackedTable(["Node", "GPU", "Cores promised", "Memory promised", ...head, "Memory", "Memory used", "Model", "Pods"], 5 + head.length,
         rows.map((gpu) => [`${gpu.node}/${gpu.index ?? 0}`, nodeLink(gpu.node), gpuLink(gpu.node, gpu.index ?? 0), cores(gpu.promised_milli ?? 0),
-          memory(gpu.promised_mib ?? 0), memory(gpu.memory_mib ?? 0), gpu.used_mib == null ? "–" : memory(gpu.used_mib), gpu.model ?? "",
+          memory(gpu.promised_mib ?? 0), ...more.map((words) => words(gpu)), memory(gpu.memory_mib ?? 0), gpu.used_mib == null ? "–" : memory(gpu.used_mib), gpu.model ?? "",
           this.#holders(gpu).map(({ pod }, n) => [n ? ", " : "", podLink(pod)])]))),
       found.length > rows.length
         ? el("button", { type: "button", onclick: () => { this.#rows = rows.length + 10 * PAGE; this.#list(); } },
@@ -410,14 +393,18 @@ class WeftMap extends HTMLElement {
   }
 }
 
-function describe(model, gpu, holders) {
+function describe(model, gpu, holders, shade) {
+  const node = model.nodes.get(gpu.node);
   return [
     el("strong", {}, `${gpu.node}, GPU ${gpu.index ?? 0}`),
-    el("span", {}, [gpu.model, gpu.broken && "out of service", model.nodes.get(gpu.node)?.closed && "node takes no pods"].filter(Boolean).join(", ")),
+    shade.listed ? null : el("strong", {}, `${columnOf(shade)}: ${shade.words(gpu, node)}`),
+    el("span", {}, [gpu.model, gpu.broken && "out of service", node?.closed && "node takes no pods"].filter(Boolean).join(", ")),
     el("span", {}, `${cores(gpu.promised_milli ?? 0)} of cores, ${memory(gpu.promised_mib ?? 0)} of ${memory(gpu.memory_mib ?? 0)} promised`),
+    el("span", {}, `${cores(gpu.free_milli ?? 0)} of cores, ${memory(gpu.free_mib ?? 0)} free`),
+    node?.stranded_milli && shade !== SHADES.stranded ? el("span", {}, `${SHADES.stranded.words(gpu, node)} of the GPU stranded`) : null,
     gpu.used_mib == null ? null : el("span", {}, `${memory(gpu.used_mib)} used${gpu.used_percent == null ? "" : `, busy ${gpu.used_percent} % of the time`}`),
-    gpu.celsius == null ? null : el("span", {}, `${gpu.celsius} °C`),
-    gpu.lent_mib ? el("span", {}, `${memory(gpu.lent_mib)} lent`) : null,
+    gpu.celsius == null || shade === SHADES.temperature ? null : el("span", {}, `${gpu.celsius} °C`),
+    gpu.lent_mib && shade !== SHADES.lent ? el("span", {}, `${memory(gpu.lent_mib)} lent`) : null,
     holders.length
       ? el("ul", {}, holders.slice(0, 8).map(({ pod, mib, milli }) =>
         el("li", {}, `${podName(pod)}: ${cores(milli)}, ${memory(mib)}${pod.since_s ? `, for ${duration(model.at - pod.since_s)}` : ""}${pod.isolation ? `, ${pod.isolation}` : ""}`)))

@@ -124,12 +124,15 @@ export class Model extends EventTarget {
           continue;
         }
         if (!about.ok) throw new Error((await about.json()).error);
-        this.about = await about.json();
+        const told = await about.json();
+        const still = this.ready && told.moments.length && JSON.stringify(told) === JSON.stringify(this.about);
+        if (!still) this.about = told;
         for await (const [kind, data] of events("/api/picture", stop)) {
           failures = 0;
           this.connected = true;
           mark("data");
-          if (kind === "picture") this.take(JSON.parse(data));
+          if (kind === "picture" && still) this.#connection(true); // of a record another moment may be shown
+          else if (kind === "picture") this.take(JSON.parse(data));
           else if (kind === "delta") this.apply(JSON.parse(data));
           else if (kind === "refused") this.#refused(JSON.parse(data).error);
           if (streams.beyond) stop.abort();

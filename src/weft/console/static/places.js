@@ -2,7 +2,9 @@
 
 import { chart } from "./chart.js";
 import { bar, clock, cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName, queueLink } from "./dom.js";
-import { ask } from "./model.js";
+import { waitingTable } from "./lists.js";
+import { ask, countable } from "./model.js";
+import { SHADES, gpuTable } from "./shades.js";
 
 const facts = (...pairs) =>
   el("dl", {}, pairs.filter(([, value]) => value || value === 0).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
@@ -26,7 +28,7 @@ function card(model, gpu, own, histories) {
     row("Cores", "milli", gpu.promised_milli ?? 0, gpu.milli ?? 0, cores),
     row("Memory", "mib", gpu.promised_mib ?? 0, gpu.memory_mib ?? 0, memory),
     used(gpu),
-    histories?.chart(model, gpu),
+    histories?.charts(model, gpu),
     holders.length ? held(model, holders, own) : el("p", { class: "empty" }, "No pod holds a share."));
 }
 
@@ -47,6 +49,11 @@ function held(model, holders, own) {
       el("td", {}, pod.claim ? `claim ${podName(pod)}` : podLink(pod)), el("td", { class: "n" }, cores(milli)), el("td", { class: "n" }, memory(mib)),
       el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : ""), isolated && el("td", {}, pod.isolation ?? ""))))));
 }
+
+/** Who holds what of these GPUs, for CSV. */
+const heldTable = (model, gpus) => [["node", "gpu", "namespace", "pod", "milli", "mib", "held_s", "isolation"],
+  gpus.flatMap((gpu) => (model.holders.get(`${gpu.node}/${gpu.index ?? 0}`) ?? []).map(({ pod, mib, milli }) =>
+    [gpu.node, gpu.index ?? 0, pod.namespace, pod.name, milli, mib, pod.since_s ? Math.round(model.at - pod.since_s) : "", pod.isolation]))];
 
 const measure = (key, name, part, colour, words) => el("div", { class: "measure", "data-key": key }, el("span", {}, name),
   bar([{ part, colour, title: words }], `${typeof name === "string" ? name : key}: ${words}`), el("span", { class: "n" }, words));
@@ -108,9 +115,9 @@ class Histories {
     this.shown = shown;
   }
 
-  chart(model, gpu) {
+  charts(model, gpu) {
     const key = `${gpu.node}/${gpu.index ?? 0}`;
-    const state = JSON.stringify([gpu.promised_milli, gpu.promised_mib, gpu.used_mib]);
+    const state = JSON.stringify([gpu.promised_milli, gpu.promised_mib, gpu.used_mib, gpu.used_percent]);
     const known = this.#known.get(key);
     if (known?.state !== state) this.#ask(key, state);
     if (!known?.points?.length) return null;
@@ -119,8 +126,10 @@ class Histories {
       const points = known.points.filter((point) => point[column] != null).map((point) => [point[0], (100 * point[column]) / (whole || 1)]);
       return points.length ? [{ name, points: [...points, [last, points.at(-1)[1]]], words: (part) => `${part.toFixed(0)} %` }] : [];
     };
-    const lines = [...line(2, gpu.memory_mib, "promised"), ...line(3, gpu.memory_mib, "used")];
-    return chart("Memory over time", lines, { most: 100, now: model.about.kind === "decisions" ? model.at : null });
+    const record = model.about.kind === "decisions";
+    const shape = { most: 100, now: record ? model.at : null, began: record ? model.about.moments[0] : undefined };
+    return [chart("Memory over time", [...line(2, gpu.memory_mib, "promised"), ...line(3, gpu.memory_mib, "used")], shape),
+      chart("Cores over time", [...line(1, gpu.milli, "promised"), ...line(4, 100, "used (time busy)")], shape)];
   }
 
   async #ask(key, state) {
@@ -137,12 +146,14 @@ class WeftPod extends HTMLElement {
     const id = `${namespace}/${name}`;
     const place = model.placed(id), waiting = model.waitingByName.get(id);
     const pod = place?.kept ? undefined : place;
+    const gpus = (pod?.shares ?? []).map(([gpu]) => model.gpus.get(`${pod.node}/${gpu}`)).filter(Boolean);
+    this.table = () => (waiting && !pod ? waitingTable(model, [waiting]) : heldTable(model, gpus));
     this.#ask(namespace, name, pod ?? waiting);
     fill(this, el("h1", {}, el("small", {}, "Pod"), id),
       pod ? this.#placed(model, pod) : waiting ? this.#waits(model, waiting, place) : el("p", { class: "empty" }, "There is no such pod now."),
       this.lines ? el("section", { class: "card", "data-key": "why" }, el("h2", {}, "Decision"), el("pre", {}, this.lines.join("\n"))) : null,
       el("div", { class: "cards" }, candidates(this.said), scoreParts(this.said), slowdowns(model, this.said), eventsOf(model, (event) => event.pod === id)),
-      pod ? el("div", { class: "cards" }, (pod.shares ?? []).map(([gpu]) => model.gpus.get(`${pod.node}/${gpu}`)).filter(Boolean).map((gpu) => card(model, gpu, pod, this.histories))) : null);
+      pod ? el("div", { class: "cards" }, gpus.map((gpu) => card(model, gpu, pod, this.histories))) : null);
   }
 
   histories = new Histories(this);
@@ -173,15 +184,20 @@ class WeftPod extends HTMLElement {
   }
 }
 
+/** Facts about promised memory that pods do not need, and what of that other pods have. */
+const idle = (idleMib, lentMib) => [["Promised and idle", memory(idleMib ?? 0)], ["Lent", memory(lentMib ?? 0)]];
+
 class WeftGpu extends HTMLElement {
   histories = new Histories(this);
 
   show(model, [name, index]) {
     const gpu = model.gpus.get(`${name}/${index}`);
     const node = model.nodes.get(name);
+    this.table = () => heldTable(model, gpu ? [gpu] : []);
     fill(this, el("h1", {}, el("small", {}, "GPU"), `${index} of ${name}`), gpu ? [
       facts(["Node", nodeLink(name)], ["Model", gpu.model], ["UUID", gpu.uuid], ["Memory", memory(gpu.memory_mib ?? 0)],
-        ["Free", `${cores(gpu.free_milli ?? 0)} of cores, ${memory(gpu.free_mib ?? 0)}`], ["Pods", number(gpu.pods ?? 0)],
+        ["Free", `${cores(gpu.free_milli ?? 0)} of cores, ${memory(gpu.free_mib ?? 0)}`],
+        ["Stranded", `${SHADES.stranded.words(gpu, node)}, in proportion to its node's`], ...idle(gpu.idle_mib, gpu.lent_mib), ["Pods", number(gpu.pods ?? 0)],
         ["Temperature", gpu.celsius == null ? "not measured" : `${gpu.celsius} °C`],
         ["State", gpu.broken ? "out of service" : gpu.cut ? "partitioned" : node?.closed ? "its node takes no pods" : "in service"]),
       card(model, gpu, null, this.histories)] : el("p", { class: "empty" }, "There is no such GPU now."));
@@ -191,13 +207,19 @@ class WeftGpu extends HTMLElement {
 class WeftNode extends HTMLElement {
   show(model, [name]) {
     const node = model.nodes.get(name);
+    const gpus = model.gpusOf.get(name) ?? [];
+    const sum = (column) => gpus.filter(countable).reduce((all, gpu) => all + (gpu[column] ?? 0), 0);
+    const inGpus = (milli) => number((milli ?? 0) / 1000, 2);
+    this.table = () => gpuTable(model, gpus);
     const beside = (model.podsOn.get(name) ?? []).filter((pod) => !pod.shares?.length);
     fill(this, el("h1", {}, el("small", {}, "Node"), name), node ? [
       facts(["State", node.closed ? "takes no pods" : "takes pods"], ["Zone", node.zone], ["Taints", (node.taints ?? []).join(", ")],
         ["CPU free", `${number((node.cpu_free_milli ?? 0) / 1000)} of ${number((node.cpu_milli ?? 0) / 1000)} cores`],
         ["Host memory free", `${memory(node.memory_free_mib ?? 0)} of ${memory(node.memory_mib ?? 0)}`],
-        ["Pods", number((model.podsOn.get(name) ?? []).length)]),
-      el("div", { class: "cards" }, (model.gpusOf.get(name) ?? []).map((gpu) => card(model, gpu))),
+        ["GPUs free", `${inGpus(sum("free_milli"))} of ${inGpus(sum("milli"))}, ${memory(sum("free_mib"))}`],
+        ["Stranded", `${inGpus(node.stranded_milli)} of ${inGpus(node.idle_milli)} free GPUs`],
+        ...idle(sum("idle_mib"), sum("lent_mib")), ["Pods", number((model.podsOn.get(name) ?? []).length)]),
+      el("div", { class: "cards" }, gpus.map((gpu) => card(model, gpu))),
       eventsOf(model, (event) => event.node === name),
       beside.length ? el("p", {}, "Pods without a GPU: ", beside.map((pod, n) => [n ? ", " : "", podLink(pod)])) : null,
     ] : el("p", { class: "empty" }, "There is no such node now."));

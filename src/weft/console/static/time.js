@@ -16,7 +16,8 @@ export const timeless = (times) => times.length > 1 && times[0] === times.at(-1)
 export const numbered = (n, times) => `moment ${number(n + 1)} of ${number(times.length)}`;
 
 export class TimeSlider {
-  #asked = -1; // the moment that is on its way, or shown
+  #asked; // the moment that is on its way, or shown
+  #shown;
   #playing;
 
   constructor(model, box) {
@@ -24,17 +25,20 @@ export class TimeSlider {
     this.box = box;
   }
 
-  /** Build it where there is a record, and show the moment that the address names. */
+  /** Build it where there is a record, once for each, and show the moment that the address names. */
   show() {
     const { moments = [], trouble } = this.model.about;
     this.box.hidden = !moments.length && !trouble;
-    if (this.box.hidden || this.slider) return;
+    if (this.box.hidden || this.about === this.model.about) return;
+    this.about = this.model.about;
+    clearInterval(this.#playing);
     const last = Math.max(0, moments.length - 1);
+    this.#asked = this.#shown = last; // which the stream's picture is of
     this.slider = el("input", { type: "range", min: 0, max: last, value: last, "aria-label": "Moment" });
     this.said = el("output", {});
     this.button = el("button", { type: "button", onclick: () => this.#play() }, "Play");
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
-    this.box.append(this.button, this.slider, this.said,
+    this.box.replaceChildren(this.button, this.slider, this.said,
       trouble ? el("p", { class: "trouble", role: "alert" }, trouble) : "");
     this.#say(last);
     this.follow();
@@ -47,7 +51,7 @@ export class TimeSlider {
     const named = new URLSearchParams(location.search).get("at");
     const last = moments.length - 1;
     const wanted = named === null ? last : Math.min(last, Math.max(0, parseInt(named, 10) || 0));
-    if (wanted !== this.#asked && !(this.#asked < 0 && wanted === last)) this.#take(wanted);
+    if (wanted !== this.#asked) this.#take(wanted);
   }
 
   go(number) {
@@ -63,14 +67,18 @@ export class TimeSlider {
     this.#say(number);
     if (this.busy) return;
     this.busy = true;
-    let shown = -1;
     try {
-      while (shown !== this.#asked) {
-        shown = this.#asked;
-        const answer = await ask(`/api/moment?number=${shown}`);
-        if (answer.ok) this.model.take(await answer.json());
-        this.box.dataset.shown = shown;
+      while (this.#shown !== this.#asked) {
+        const wanted = this.#asked;
+        const answer = await ask(`/api/moment?number=${wanted}`);
+        if (!answer.ok) throw new Error((await answer.json()).error);
+        this.model.take(await answer.json());
+        this.box.dataset.shown = this.#shown = wanted;
       }
+    } catch (failure) {
+      console.debug("weft:", failure);
+      this.#asked = this.#shown; // `follow` asks again once the console answers
+      this.#say(this.#shown);
     } finally {
       this.busy = false;
     }
