@@ -207,7 +207,7 @@ def test_a_random_states_picture_is_the_ledgers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(few_or_many(1, 20)))
 def test_a_demos_picture_is_its_ledgers_at_any_time(seed: int) -> None:
-    cluster = LivingCluster(built_in().create("least-stranding"), BEGAN_NS, seed)
+    cluster = LivingCluster(built_in().create("auto"), BEGAN_NS, seed)
     now_s = BEGAN_NS / 10**9
     source = LivingSource(cluster, "demo", clock=lambda: now_s)
     chance = random.Random(seed)
