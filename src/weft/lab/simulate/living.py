@@ -56,7 +56,7 @@ BEFORE_S, FILLS_S = 150, 60
 """Seconds that the cluster is simulated before it is first shown, and at their beginning those in
 which it is filled."""
 MEAN_LIFE_S = 150
-PAUSE_S, FILLING_PAUSE_S = 0.65, 0.25
+PAUSE_S, FILLING_PAUSE_S = 0.72, 0.25
 """Mean seconds between two arrivals, so that pods request somewhat more than the capacity, and
 while the cluster is filled."""
 GRACE_S = 3
