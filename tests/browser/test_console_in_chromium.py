@@ -27,11 +27,13 @@ from weft.console.deltas import between
 from weft.console.picture import Picture, PictureMaker, PodFacts, ShownWaiting
 from weft.console.recorded import RecordedSource
 from weft.console.sources import Kind
-from weft.core.engine import Engine, PodSeenBound
+from weft.core.engine import Engine, PodSeenBound, SignalsChanged
 from weft.core.engine.records import Candidate
 from weft.core.explain.explanation import Explanation, ObservedProgress, ResidentSlowdown
 from weft.core.framework import Profile
 from weft.core.framework.policy import ExpectedSlowdown
+from weft.core.framework.signals import SignalsSnapshot
+from weft.core.ledger import RequestLimits
 from weft.core.policies.catalog import built_in
 from weft.core.record.passing import RecordedRun
 from weft.kube.client import Endpoint, FixedCredentials
@@ -319,6 +321,33 @@ def test_a_token_that_expires_asks_the_viewer_to_sign_in_again(window: Window) -
                     assert "may have expired" in eventually(window, said)
                     assert "large" not in window.run("document.body.innerText")
     window.run("sessionStorage.clear()")
+
+
+def test_a_gpus_page_says_who_lends_and_who_borrows(window: Window) -> None:
+    """The lender needs 3,000 of its 9,000 MiB; of 10,000, the other's 5,000 are 4,000 too many."""
+    lends = RequestLimits.declared(harvest_permille=1500)
+    engine = Engine(
+        [Profile("weft", [built_in().create("auto")])],
+        [node("n1", gpus=1, memory_mib=10_000)],
+        limits=lends._replace(known_only=False),
+    )
+    for bound_ns, (uid, mib) in enumerate((("lender", 9_000), ("borrower", 5_000))):
+        placement = Placement(uid, "n1", (Share(0, 0, mib, 100),))
+        engine.handle(PodSeenBound(placement, bound_ns=bound_ns), 0)
+    measured = SignalsSnapshot(1, 0, idle_mib={"lender": (6_000,)})
+    engine.handle(SignalsChanged(measured), 0)
+    with served(MovingSource(engine)) as url:
+        opened(window, f"{url}/gpu/n1/0")
+        rows = "[...document.querySelectorAll('.card tr')].map((row) => row.innerText.split('\\t'))"
+        said = eventually(window, f"{rows}.length === 3 ? {rows} : null")
+        assert said[0][:5] == ["Pod", "Cores", "Memory", "Idle", "Borrows"]
+        assert {tuple(row[2:5]) for row in said[1:]} == {
+            ("9,000 MiB", "6,000 MiB", "–"),
+            ("5,000 MiB", "–", "4,000 MiB"),
+        }
+        check(window, url)
+        opened(window, f"{url}/gpu/n1/0", 390)
+        check(window, url)
 
 
 HOUR_OFF = """{

@@ -30,10 +30,12 @@ from weft.console.sources import LivingSource
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import (
     Engine,
+    Evict,
     NodesChanged,
     PodAdded,
     PodBound,
     PodGone,
+    PodSeenBound,
     SignalsChanged,
 )
 from weft.core.engine.team_queues import charge_of
@@ -42,10 +44,10 @@ from weft.core.explain.smallest_change import SuggestedChange
 from weft.core.framework import Profile
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.framework.stranded import stranded_gpus
-from weft.core.ledger import Holding
+from weft.core.ledger import Holding, RequestLimits
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.living import LivingCluster
-from weft.model import PodRequest
+from weft.model import Placement, PodRequest, Share
 from weft.model.queue_rules import NO_QUEUES, QueueAmounts, QueueRules, QueueTerms
 from weft.testing import node as node_of
 from weft.testing import random_node, random_nodes, random_shape
@@ -144,6 +146,29 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
         assert pod.binding is (holdings[uid].state == "reserved" and not pod.kept)
         shares = [(share.gpu, share.memory_mib, share.milli) for share in placement.shares]
         assert [(s.gpu, s.memory_mib, s.milli) for s in pod.shares] == shares
+        idle_mib = [share.idle_mib for share in pod.shares]
+        told = [*holdings[uid].idle_mib]
+        assert idle_mib == told + [0] * (len(idle_mib) - len(told))
+    check_borrowed(picture, engine)
+
+
+def check_borrowed(picture: Picture, engine: Engine) -> None:
+    """On each GPU the pods borrow what is promised beyond it, those bound last first."""
+    table, borrowed = engine.ledger.table, Counter[tuple[str, int, str]]()
+    for uid, pod in picture.pods.items():
+        for share in pod.shares:
+            assert 0 <= share.borrowed_mib <= share.memory_mib
+            borrowed[pod.node, share.gpu, uid] += share.borrowed_mib
+    for row, node in enumerate(table.nodes):
+        for device, gpu in enumerate(node.gpus, start=table.start[row]):
+            left = max(0, table.memory_used[device] - table.limit_of(device))
+            for holding in reversed(engine.harvest.in_order(node.name, gpu.index)):
+                on_it = [s for s in holding.placement.shares if s.gpu == gpu.index]
+                part = min(left, sum(share.memory_mib for share in on_it))
+                left -= part
+                assert borrowed.pop((node.name, gpu.index, holding.placement.uid)) == part
+            assert left == 0
+    assert not any(borrowed.values())  # besides, of GPUs that are gone
 
 
 def check_queues(picture: Picture, engine: Engine) -> None:
@@ -212,7 +237,7 @@ def test_a_random_states_picture_is_the_ledgers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(few_or_many(1, 20)))
 def test_a_demos_picture_is_its_ledgers_at_any_time(seed: int) -> None:
-    cluster = LivingCluster(built_in().create("least-stranding"), BEGAN_NS, seed)
+    cluster = LivingCluster(built_in().create("auto"), BEGAN_NS, seed)
     now_s = BEGAN_NS / 10**9
     source = LivingSource(cluster, "demo", clock=lambda: now_s)
     chance = random.Random(seed)
@@ -224,6 +249,54 @@ def test_a_demos_picture_is_its_ledgers_at_any_time(seed: int) -> None:
             explained = explanation_of(cluster.engine, uid)
             assert explained is not None
             assert row.reason in (explained.reason, *explained.notes)
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(20, 200)))
+def test_who_lends_and_borrows_is_what_the_engine_evicts_by(seed: int) -> None:
+    """Pods are bound in any order beyond their GPUs, and their measured needs change."""
+    chance, pods, evictions = random.Random(seed), dict[str, Placement](), 0
+    limits = RequestLimits.declared(harvest_permille=2500)
+    policy = built_in().create("auto")
+    nodes = [node_of("a", gpus=2, memory_mib=10_000), node_of("b", gpus=1, memory_mib=10_000)]
+    engine = Engine([Profile("weft", [policy])], nodes, limits=limits)
+    gpus = [("a", 0), ("a", 1), ("b", 0)]
+    maker, fresh = PictureMaker(engine), np.full(3, FRESH, np.int8)
+    for number in range(1, 30):
+        now = BEGAN_NS + number * 10**9
+        if len(pods) > 5 and chance.random() < 0.4:
+            gone = chance.choice(sorted(pods))
+            del pods[gone]
+            engine.handle(PodGone(gone), now)
+        else:
+            uid, (name, _) = f"u{number}", chance.choice(gpus)
+            indices = chance.choices(range(2 if name == "a" else 1), k=chance.choice((1, 1, 2)))
+            shares = tuple(
+                Share(at, gpu, chance.randrange(1, 5_000), 10) for at, gpu in enumerate(indices)
+            )
+            pods[uid] = Placement(uid, name, shares)
+            bound_ns = BEGAN_NS + chance.randrange(30) * 10**9
+            engine.handle(PodSeenBound(pods[uid], bound_ns=bound_ns), now)
+        idle = {
+            uid: tuple(chance.randrange(1 + share.memory_mib) for share in placement.shares)
+            for uid, placement in pods.items()
+            if chance.random() < 0.6
+        }
+        need = {"memory_need_mib": (np.zeros(3), fresh)}
+        measured = SignalsChanged(snapshot(number, now, gpus, need, idle_mib=idle))
+        evicted = [c for c in engine.handle(measured, now) if isinstance(c, Evict)]
+        picture = maker.picture(0.0, lambda uid: PodFacts("a", uid))
+        check_against_ledger(picture, engine)
+        for uid, placement in pods.items():
+            shown = tuple(share.idle_mib for share in picture.pods[uid].shares)
+            assert shown == idle.get(uid, (0,) * len(placement.shares))
+        for command in evicted:
+            eviction, evictions = command.record.eviction, evictions + 1
+            assert eviction is not None
+            of_gpu = [
+                s for s in picture.pods[command.placement.uid].shares if s.gpu == eviction.gpu
+            ]
+            assert sum(share.borrowed_mib for share in of_gpu) == eviction.borrowed_mib > 0
+    assert evictions
 
 
 @pytest.mark.parametrize("seed", SNAPSHOTS)

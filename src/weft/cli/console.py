@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 EXPLAIN_TOKEN = Path("/var/run/secrets/weft-explain/token")
 """File with a token for the scheduler, where deploy/console.yaml mounts it."""
-DEMO_POLICY = "least-stranding"
+DEMO_POLICY = "auto"
 _RIGHTS = "bind yourself to the ClusterRole of deploy/reader.yaml"
 
 _Config = Annotated[

@@ -14,7 +14,7 @@ import msgspec
 from weft.core.engine import Engine
 from weft.core.engine.deciding import PlacedPod
 from weft.core.engine.nominations import is_kept
-from weft.core.explain.gpu_facts import GpuState, gpu_states, idle_gpus
+from weft.core.explain.gpu_facts import GpuState, borrowed_mib, gpu_states, idle_gpus
 from weft.core.explain.queue_rows import QueueCounts, QueueRow
 from weft.core.ledger import Holding, LedgerTable
 from weft.model import Gpu, Node, PodRequest, Shape
@@ -27,6 +27,8 @@ MOST_GROUPS, MOST_LABELS = 40, 24
 MOST_USUAL, USUAL_S = 40, 60.0
 """Number of the commonest pod shapes for which stranded GPU is computed, and the seconds between
 two counts of them."""
+NOTHING: dict[int, int] = {}
+"""Memory borrowed by a pod that borrows none."""
 
 
 class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,11 +84,16 @@ class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShownShare(msgspec.Struct, frozen=True, array_like=True):
-    """A pod's share of one GPU of its node: the GPU's index, MiB, and thousandths of its cores."""
+    """A pod's share of one GPU of its node: the GPU's index, MiB, and thousandths of its cores.
+
+    `idle_mib` of its memory was measured not to be needed, and may be lent to other pods of the
+    GPU; `borrowed_mib` is the part that is beyond the GPU's memory, and is lent by other pods."""
 
     gpu: int
     memory_mib: int
     milli: int
+    idle_mib: int = 0
+    borrowed_mib: int = 0
 
 
 class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,7 +216,7 @@ class PictureMaker:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._counts = engine, QueueCounts(engine)
-        self._pods: dict[str, tuple[Holding, PodFacts, ShownPod]] = {}
+        self._pods: dict[str, tuple[Holding, PodFacts, dict[int, int], ShownPod]] = {}
         self._gpus: dict[str, tuple[Node, list[GpuState], dict[str, ShownGpu]]] = {}
 
     def picture(
@@ -241,14 +248,14 @@ class PictureMaker:
         )
 
     def _pods_now(self, facts_of: Callable[[str], PodFacts]) -> dict[str, ShownPod]:
-        known, before = {}, self._pods
+        known, before, lent = {}, self._pods, borrowed_mib(self._engine)
         for uid, holding in self._engine.ledger.holdings.items():
-            facts, seen = facts_of(uid), before.get(uid)
-            if seen is None or seen[0] is not holding or seen[1] != facts:
-                seen = holding, facts, _pod(holding, facts)
+            facts, borrows, seen = facts_of(uid), lent.get(uid, NOTHING), before.get(uid)
+            if seen is None or seen[0] is not holding or seen[1] != facts or seen[2] != borrows:
+                seen = holding, facts, borrows, _pod(holding, facts, borrows)
             known[uid] = seen
         self._pods = known
-        return {uid: row for uid, (_, _, row) in known.items()}
+        return {uid: row for uid, (*_, row) in known.items()}
 
     def _gpus_now(self) -> dict[str, ShownGpu]:
         states, known, before, first = gpu_states(self._engine), {}, self._gpus, 0
@@ -360,14 +367,26 @@ def _gpu(node: Node, gpu: Gpu, now: GpuState, *, is_cut: bool) -> ShownGpu:
     )
 
 
-def _pod(holding: Holding, facts: PodFacts) -> ShownPod:
+def _shares(holding: Holding, borrows: Mapping[int, int]) -> tuple[ShownShare, ...]:
+    """Return the pod's shares; of several shares of one GPU, the last ones borrow."""
+    left, shares = dict(borrows), holding.placement.shares
+    idle = (*holding.idle_mib, *[0] * (len(shares) - len(holding.idle_mib)))
+    shown = []
+    for share, idle_mib in zip(reversed(shares), reversed(idle), strict=True):
+        part = min(share.memory_mib, left.get(share.gpu, 0))
+        left[share.gpu] = left.get(share.gpu, 0) - part
+        shown.append(ShownShare(share.gpu, share.memory_mib, share.milli, idle_mib, part))
+    return tuple(reversed(shown))
+
+
+def _pod(holding: Holding, facts: PodFacts, borrows: Mapping[int, int]) -> ShownPod:
     placement = holding.placement
     return ShownPod(
         placement.uid,
         facts.namespace,
         facts.name,
         placement.node,
-        tuple(ShownShare(each.gpu, each.memory_mib, each.milli) for each in placement.shares),
+        _shares(holding, borrows),
         facts.dialect,
         facts.gang,
         placement.application,

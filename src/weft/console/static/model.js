@@ -243,8 +243,8 @@ export class Model extends EventTarget {
       if (left.length) this.holders.set(key, left);
       else this.holders.delete(key);
     }
-    if (row) for (const [gpu, mib, milli] of row.shares ?? [])
-      listIn(this.holders, `${row.node}/${gpu}`).push({ pod: row, mib, milli });
+    if (row) for (const [gpu, mib, milli, idle, borrowed] of row.shares ?? [])
+      listIn(this.holders, `${row.node}/${gpu}`).push({ pod: row, mib, milli, idle, borrowed });
     for (const [index, keyOf] of [[this.podsOn, (pod) => pod.node], [this.named, (pod) => pod.name && nameOf(pod)]])
       move(index, before, row, keyOf);
     for (const name of ["namespace", "dialect"]) this.#count(name, before, row);

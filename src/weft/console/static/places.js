@@ -41,12 +41,17 @@ function used(gpu) {
     gpu.used_percent == null ? null : line("Busy", gpu.used_percent / 100, `${gpu.used_percent} % of the time`)];
 }
 
+/** Columns of what is idle of a share, and what it has borrowed. */
+const lending = [["Idle", "idle"], ["Borrows", "borrowed"]];
+
 function held(model, holders, own) {
   const isolated = holders.some(({ pod }) => pod.isolation);
+  const lends = lending.filter(([, of]) => holders.some((held) => held[of]));
   return el("div", { class: "wide" }, el("table", {},
-    el("thead", {}, el("tr", {}, ["Pod", "Cores", "Memory", "For", isolated && "Isolation"].filter(Boolean).map((text) => el("th", {}, text)))),
-    el("tbody", {}, holders.map(({ pod, mib, milli }) => el("tr", { "data-key": pod.uid, class: own?.uid === pod.uid ? "own" : null },
+    el("thead", {}, el("tr", {}, ["Pod", "Cores", "Memory", ...lends.map(([name]) => name), "For", isolated && "Isolation"].filter(Boolean).map((text) => el("th", {}, text)))),
+    el("tbody", {}, holders.map(({ pod, mib, milli, ...held }) => el("tr", { "data-key": pod.uid, class: own?.uid === pod.uid ? "own" : null },
       el("td", {}, pod.claim ? `claim ${podName(pod)}` : podLink(pod)), el("td", { class: "n" }, cores(milli)), el("td", { class: "n" }, memory(mib)),
+      lends.map(([, of]) => el("td", { class: "n" }, held[of] ? memory(held[of]) : "–")),
       el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : ""), isolated && el("td", {}, pod.isolation ?? ""))))));
 }
 

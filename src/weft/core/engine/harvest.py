@@ -185,6 +185,18 @@ class HarvestRules:
 
         return sorted(self._on(node, gpu), key=key)
 
+    def borrowed_on(self, device: int) -> list[tuple[Holding, int]]:
+        """Return the pods of a GPU in the order of their binding, each with the part of its request
+        that is beyond what may be reserved without lending, MiB."""
+        table, promised, pods = self._ledger.table, 0, []
+        row = int(table.device_node[device])
+        gpu = table.gpu(row, device).index
+        for holding in self.in_order(table.nodes[row].name, gpu):
+            asked_mib = memory_on(holding, gpu)[0]
+            promised += asked_mib
+            pods.append((holding, max(0, min(asked_mib, promised - table.limit_of(device)))))
+        return pods
+
     # --- a new snapshot ---
 
     def observe(
@@ -252,10 +264,9 @@ class HarvestRules:
         self, device: int, before: dict[str, tuple[int, ...]]
     ) -> tuple[Holding, Eviction] | None:
         table = self._ledger.table
-        row = int(table.device_node[device])
-        node = table.nodes[row]
-        gpu = node.gpus[device - table.start[row]]
-        residents = self.in_order(node.name, gpu.index)
+        gpu = table.gpu(int(table.device_node[device]), device)
+        beyond = self.borrowed_on(device)
+        residents = [holding for holding, _ in beyond]
         if any(holding.placement.uid in self._leaving for holding in residents):
             return None
         unsure = [holding for holding in residents if self._unsure(holding)]
@@ -263,11 +274,8 @@ class HarvestRules:
             asked_mib - idle for asked_mib, idle in (memory_on(pod, gpu.index) for pod in unsure)
         )
         suffices = table.short_of(device) <= needs  # evicting the unsure pods is enough
-        promised, borrowers = 0, []
-        for number, holding in enumerate(residents):
-            asked_mib = memory_on(holding, gpu.index)[0]
-            promised += asked_mib
-            borrowed = min(asked_mib, promised - table.limit_of(device))
+        borrowers = []
+        for number, (holding, borrowed) in enumerate(beyond):
             bound = self._bound.get(holding.placement.uid)
             job_class = bound.job_class if bound else ""
             may_go = holding.state == "committed" and (holding in unsure or not suffices)

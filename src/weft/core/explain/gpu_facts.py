@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from weft.core.engine import Engine
 from weft.core.framework.signals import MISSING
 from weft.core.framework.stranded import stranded_gpus
@@ -42,6 +44,20 @@ def gpu_states(engine: Engine) -> list[GpuState]:
         _known(engine, Metric.TEMPERATURE_C, 1),
     )
     return [*map(GpuState._make, zip(*columns, strict=True))]
+
+
+def borrowed_mib(engine: Engine) -> dict[str, dict[int, int]]:
+    """Return how much memory each pod (UID) borrows of which GPUs of its node, MiB by index, as the
+    engine does before it evicts; pods that borrow nothing are left out."""
+    table = engine.ledger.table
+    borrowed: dict[str, dict[int, int]] = {}
+    beyond = table.device_memory_promised > table.device_memory_total
+    for device in np.flatnonzero(beyond).tolist():
+        gpu = table.gpu(int(table.device_node[device]), device).index
+        for holding, mib in engine.harvest.borrowed_on(device):
+            if mib:
+                borrowed.setdefault(holding.placement.uid, {})[gpu] = mib
+    return borrowed
 
 
 def _known(engine: Engine, column: str, per: int) -> list[int | None]:

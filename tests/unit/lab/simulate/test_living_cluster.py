@@ -1,16 +1,37 @@
 """The demo's cluster: lives the same by any clock, and shows what a demo has to show."""
 
 from collections import Counter
+from itertools import pairwise
+
+import pytest
 
 from weft.core.engine.nominations import is_kept
+from weft.core.explain.gpu_facts import gpu_states
+from weft.core.ledger import audit
 from weft.core.policies.catalog import built_in
-from weft.lab.simulate.living import GANG_SIZES, GANGS, GRACE_S, WORKLOADS, LivingCluster
+from weft.lab.simulate.living import (
+    GANG_SIZES,
+    GANGS,
+    GRACE_S,
+    MEASURED_EVERY_S,
+    WORKLOADS,
+    ClusterEvent,
+    LivingCluster,
+)
 
+NAMESPACES = {kind.namespace for kind in WORKLOADS}
 BEGAN_NS, SECOND_NS = 1_790_000_000 * 10**9, 10**9
 
 
 def cluster(seed: int = 1) -> LivingCluster:
-    return LivingCluster(built_in().create("least-stranding"), BEGAN_NS, seed)
+    return LivingCluster(built_in().create("auto"), BEGAN_NS, seed)
+
+
+def lent_mib(lived: LivingCluster) -> Counter[int]:
+    """Memory promised beyond each GPU's own, by device row, MiB."""
+    table = lived.engine.ledger.table
+    pairs = enumerate(zip(table.memory_used, table.device_memory_total.tolist(), strict=True))
+    return Counter({gpu: used - total for gpu, (used, total) in pairs if used > total})
 
 
 def priority(pod: str) -> int:
@@ -79,6 +100,55 @@ def test_pods_of_lower_priority_are_preempted_leave_after_their_grace_and_come_a
         assert [e.at_ns - event.at_ns for e in ended] == [GRACE_S * SECOND_NS]
         winner = event.text.removeprefix("for ").partition(",")[0]
         assert priority(winner) > priority(event.pod)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_memory_is_lent_and_taken_back_when_its_lender_grows(seed: int) -> None:
+    """Each pod from which memory is taken back had borrowed it, and ends after its grace."""
+    lived, last = cluster(seed), 0
+    seen, lent = list[ClusterEvent](), list[Counter[int]]()
+    for second in range(180):
+        lived.live_until(BEGAN_NS + second * SECOND_NS)
+        assert second % MEASURED_EVERY_S or audit(lived.engine.ledger) == []
+        lent.append(lent_mib(lived))
+        seen += [event for event in lived.events() if event.number > last]
+        last = seen[-1].number
+    sums = [each.total() for each in lent]
+    assert any(now > before for before, now in pairwise(sums))
+    assert any(now < before for before, now in pairwise(sums))
+    assert {gpu for each in lent for gpu in each} - {*lent[-1]}
+    borrowed = {event.pod: event for event in seen if event.kind == "borrows"}
+    for event in borrowed.values():  # by NAMESPACE/NAME names are hidden from who may not see them
+        lenders = event.text.partition(" MiB that ")[2].partition(" left idle on GPU ")[0]
+        assert all(lender.partition("/")[0] in NAMESPACES for lender in lenders.split(", "))
+    taken = [e for e in seen if e.kind == "taken back" and e.at_ns < BEGAN_NS + 176 * SECOND_NS]
+    assert [event for event in taken if event.at_ns > BEGAN_NS]
+    for event in taken:
+        assert event.node == borrowed[event.pod].node
+        ended = [e for e in seen if e.pod == event.pod and e.kind == "ended"]
+        assert [e.at_ns - event.at_ns for e in ended] == [GRACE_S * SECOND_NS]
+    assert any(" grew" in event.text for event in taken)
+
+
+def test_gpus_with_pods_are_measured_and_those_of_a_failed_node_are_not() -> None:
+    lived, celsius = cluster(), set[int]()
+    lived.live_until(BEGAN_NS + 2 * SECOND_NS)
+    table = lived.engine.ledger.table
+    lived.fail(table.nodes[7])
+    lived.live_until(BEGAN_NS + (2 + MEASURED_EVERY_S) * SECOND_NS)
+    for gpu, state in enumerate(gpu_states(lived.engine)):
+        row = int(table.device_node[gpu])
+        if row == 7:
+            assert (state.used_mib, state.used_percent, state.celsius) == (None, None, None)
+            continue
+        assert state.used_mib is not None
+        assert state.used_percent is not None
+        assert state.celsius is not None
+        assert 0 <= state.used_mib < table.device_memory_total[gpu]
+        assert 0 <= state.used_percent <= 100
+        celsius.add(state.celsius)
+    assert min(celsius) < 45
+    assert max(celsius) > 75
 
 
 def test_a_node_fails_on_which_a_place_is_kept() -> None:
