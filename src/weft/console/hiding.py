@@ -112,6 +112,7 @@ class Hiding:
             binding=pod.binding,
             claim=pod.claim,
             kept=pod.kept,
+            gpu_milli=pod.gpu_milli,
         )
 
     def _waiting(self, key: str, pod: ShownWaiting) -> tuple[str, ShownWaiting]:
