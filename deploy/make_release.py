@@ -23,9 +23,11 @@ import sys
 import tarfile
 import tempfile
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -36,6 +38,7 @@ CHART = ROOT / "deploy" / "chart"
 UV = ROOT / ".venv" / "bin" / "uv"
 MAKE_IMAGE = ROOT / "deploy" / "image" / "make_image.py"
 SUMS = "SHA256SUMS"
+STATUS_FILE, STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d"
 
 
 def main() -> None:
@@ -53,15 +56,17 @@ def main() -> None:
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch_s)}
     uv("build", "--out-dir", str(folder), environment=environment)
     (folder / f"weft-{version}.tgz").write_bytes(chart_archive(epoch_s))
-    (folder / "sbom.cdx.json").write_text(sbom(epoch_s))
+    debian: dict[str, dict[str, str]] = {}
     tag = f"weft-gpu:{version}"
     with tempfile.TemporaryDirectory(prefix="weft-release-") as name:
         archive = Path(name) / "image.tar"
         if of_dockerfile(archive, tag, options.base, epoch_s) or of_debian(
             archive, tag, options.image_cache
         ):
+            debian = debian_packages(archive)
             packed = gzip.compress(archive.read_bytes(), compresslevel=6, mtime=epoch_s)
             (folder / f"weft-image-{version}-{platform.machine()}.tar.gz").write_bytes(packed)
+    (folder / "sbom.cdx.json").write_text(sbom(epoch_s, debian))
     files = sorted(path for path in folder.iterdir() if path.name not in {SUMS, ".gitignore"})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (folder / SUMS).write_text("".join(sums))
@@ -138,13 +143,50 @@ def ran(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def sbom(epoch_s: int) -> str:
+def debian_packages(archive: Path) -> dict[str, dict[str, str]]:
+    """The Debian packages of a docker-archive by name, each with its fields; empty where its base
+    is not of Debian's."""
+    found: dict[str, dict[str, str]] = {}
+    with tarfile.open(archive) as image:
+        for member in image.getmembers():
+            if member.isfile() and member.name.endswith(".tar"):
+                with tarfile.open(fileobj=image.extractfile(member)) as layer:
+                    found |= {each["Package"]: each for each in described(layer)}
+    return found
+
+
+def described(layer: tarfile.TarFile) -> Iterator[dict[str, str]]:
+    """The packages that a layer's dpkg knows, or that are described as in images without dpkg."""
+    for member in layer.getmembers():
+        folder, _, name = member.name.rpartition("/")
+        is_one = folder.endswith(STATUS_FOLDER) and not name.endswith(".md5sums")
+        if not member.isfile() or not (is_one or member.name.endswith(STATUS_FILE)):
+            continue
+        content = layer.extractfile(member)
+        assert content is not None
+        for paragraph in content.read().decode(errors="replace").split("\n\n"):
+            lines = [line.partition(": ") for line in paragraph.splitlines() if line[:1].strip()]
+            fields = {key: said for key, _, said in lines}
+            if {"Package", "Version", "Architecture"} <= fields.keys():
+                yield fields
+
+
+def component_of(package: dict[str, str]) -> dict[str, str]:
+    """A Debian package as CycloneDX has it."""
+    name, version = package["Package"], package["Version"]
+    purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={package['Architecture']}"
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def sbom(epoch_s: int, debian: dict[str, dict[str, str]]) -> str:
     """What the wheel and the image are made of, as CycloneDX: the locked dependencies with the
-    agent's. The time is the commit's, the serial number follows from the content."""
+    agent's, and the image's Debian packages. The time is the commit's, the serial number follows
+    from the content."""
     said = uv("export", "--format", "cyclonedx1.5", "--frozen", "--no-dev", "--extra", "agent")
     found: dict[str, Any] = json.loads(said)
     found["metadata"]["timestamp"] = datetime.fromtimestamp(epoch_s, UTC).isoformat()
     found.pop("serialNumber", None)
+    found["components"] += [component_of(debian[name]) for name in sorted(debian)]
     text = json.dumps(found, sort_keys=True)
     found["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, text)}"
     return json.dumps(found, indent=2) + "\n"
