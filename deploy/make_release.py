@@ -1,9 +1,10 @@
 """Makes the files of a release in a folder: wheel, sdist, chart, image, SBOM and SHA-256 sums.
 
-    make_release.py [FOLDER] [--base IMAGE]        dist/ if unset
+    make_release.py [FOLDER] [--base IMAGE] [--allow-unreleased]        dist/ if unset
 
 The same commit gives the same bytes: times in archives are the commit's (or SOURCE_DATE_EPOCH).
 Needs what `make venv` has made. The version is src/weft/__init__.py's, which the chart's must be.
+Its notes in CHANGELOG.md must have all changes: none may be under [Unreleased].
 
 The image is the Dockerfile's where buildah or podman has or can pull its base, else of
 Debian's packages (image/make_image.py); where neither can be made, stderr says so, and the release
@@ -46,6 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist")
     parser.add_argument("--base", default="", help="The Dockerfile's base image.")
+    parser.add_argument("--changelog", type=Path, default=ROOT / "CHANGELOG.md")
+    allows = "Make a version whose notes lack changes, to try how it is made."
+    parser.add_argument("--allow-unreleased", action="store_true", help=allows)
     parser.add_argument("--image-cache", type=Path, help="Where what is slow to make is kept.")
     options = parser.parse_args()
     folder: Path = options.folder
@@ -53,6 +57,8 @@ def main() -> None:
     if left := [path.name for path in folder.iterdir() if path.name != ".gitignore"]:
         sys.exit(f"{folder} has files already, such as {left[0]}; remove them")
     version, epoch_s = version_of_all(), epoch()
+    if not options.allow_unreleased:
+        refuse_unreleased(options.changelog, version)
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch_s)}
     uv("build", "--out-dir", str(folder), environment=environment)
     (folder / f"weft-{version}.tgz").write_bytes(chart_archive(epoch_s))
@@ -79,6 +85,20 @@ def version_of_all() -> str:
     if not chart["version"] == chart["appVersion"] == __version__:
         sys.exit(f"deploy/chart/Chart.yaml: not Weft's version, {__version__}: run make manifests")
     return __version__
+
+
+def refuse_unreleased(changelog: Path, version: str) -> None:
+    """Exit where changes are under no version: they would be in the release and not in its
+    notes."""
+    text = changelog.read_text().partition("\n## [Unreleased]")[2].partition("\n## [")[0]
+    count = sum(line.startswith("- ") for line in text.splitlines())
+    if count:
+        entries, them = ("entry", "it") if count == 1 else ("entries", "them")
+        sys.exit(
+            f"{changelog}: {count} {entries} under [Unreleased], which the notes of {version} "
+            f"lack; move {them} under [{version}], or set a new version in src/weft/__init__.py, "
+            "run make manifests and give it a heading"
+        )
 
 
 def epoch() -> int:

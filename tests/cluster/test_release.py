@@ -33,7 +33,7 @@ seeds: {count: 2}
 
 def make_release(folder: Path, **environment: str) -> str:
     """Make it there; what stderr says."""
-    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
+    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder, "--allow-unreleased"]
     known = os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH_S)} | environment
     cache = ("--image-cache", find_or_build(lambda _: None, build=False).parents[2] / "image")
     done = subprocess.run([*script, *cache], env=known, capture_output=True, text=True, check=False)
@@ -101,6 +101,20 @@ def test_a_folder_with_files_is_left_alone(release: Path) -> None:
     ran = subprocess.run(script, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert "has files already" in ran.stderr
+
+
+def test_a_version_whose_notes_lack_changes_is_not_released(tmp_path: Path) -> None:
+    changelog, folder = tmp_path / "CHANGELOG.md", tmp_path / "release"
+    head = f"## [{weft.__version__}]\n\n### Added\n\n- Old.\n"
+    changelog.write_text(f"# Changelog\n\n## [Unreleased]\n\n### Added\n\n- New.\n\n{head}")
+    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
+    ran = subprocess.run(
+        [*script, "--changelog", changelog], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert f"{changelog}: 1 entry under [Unreleased]" in ran.stderr
+    assert f"move it under [{weft.__version__}]" in ran.stderr
+    assert not list(folder.iterdir())
 
 
 def test_helm_renders_the_packed_chart_as_the_folder(release: Path) -> None:
