@@ -1,9 +1,10 @@
 """Makes the files of a release in a folder: wheel, sdist, chart, image, SBOM and SHA-256 sums.
 
-    make_release.py [FOLDER] [--base IMAGE]        dist/ if unset
+    make_release.py [FOLDER] [--base IMAGE] [--allow-unreleased]        dist/ if unset
 
 The same commit gives the same bytes: times in archives are the commit's (or SOURCE_DATE_EPOCH).
 Needs what `make venv` has made. The version is src/weft/__init__.py's, which the chart's must be.
+Its notes in CHANGELOG.md must have all changes: none may be under [Unreleased].
 
 The image is the Dockerfile's where buildah or podman has or can pull its base, else of
 Debian's packages (image/make_image.py); where neither can be made, stderr says so, and the release
@@ -23,9 +24,11 @@ import sys
 import tarfile
 import tempfile
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -36,6 +39,7 @@ CHART = ROOT / "deploy" / "chart"
 UV = ROOT / ".venv" / "bin" / "uv"
 MAKE_IMAGE = ROOT / "deploy" / "image" / "make_image.py"
 SUMS = "SHA256SUMS"
+STATUS_FILE, STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d"
 
 
 def main() -> None:
@@ -43,6 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist")
     parser.add_argument("--base", default="", help="The Dockerfile's base image.")
+    parser.add_argument("--changelog", type=Path, default=ROOT / "CHANGELOG.md")
+    allows = "Make a version whose notes lack changes, to try how it is made."
+    parser.add_argument("--allow-unreleased", action="store_true", help=allows)
     parser.add_argument("--image-cache", type=Path, help="Where what is slow to make is kept.")
     options = parser.parse_args()
     folder: Path = options.folder
@@ -50,18 +57,22 @@ def main() -> None:
     if left := [path.name for path in folder.iterdir() if path.name != ".gitignore"]:
         sys.exit(f"{folder} has files already, such as {left[0]}; remove them")
     version, epoch_s = version_of_all(), epoch()
+    if not options.allow_unreleased:
+        refuse_unreleased(options.changelog, version)
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch_s)}
     uv("build", "--out-dir", str(folder), environment=environment)
     (folder / f"weft-{version}.tgz").write_bytes(chart_archive(epoch_s))
-    (folder / "sbom.cdx.json").write_text(sbom(epoch_s))
+    debian: dict[str, dict[str, str]] = {}
     tag = f"weft-gpu:{version}"
     with tempfile.TemporaryDirectory(prefix="weft-release-") as name:
         archive = Path(name) / "image.tar"
         if of_dockerfile(archive, tag, options.base, epoch_s) or of_debian(
             archive, tag, options.image_cache
         ):
+            debian = debian_packages(archive)
             packed = gzip.compress(archive.read_bytes(), compresslevel=6, mtime=epoch_s)
             (folder / f"weft-image-{version}-{platform.machine()}.tar.gz").write_bytes(packed)
+    (folder / "sbom.cdx.json").write_text(sbom(epoch_s, debian))
     files = sorted(path for path in folder.iterdir() if path.name not in {SUMS, ".gitignore"})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (folder / SUMS).write_text("".join(sums))
@@ -74,6 +85,20 @@ def version_of_all() -> str:
     if not chart["version"] == chart["appVersion"] == __version__:
         sys.exit(f"deploy/chart/Chart.yaml: not Weft's version, {__version__}: run make manifests")
     return __version__
+
+
+def refuse_unreleased(changelog: Path, version: str) -> None:
+    """Exit where changes are under no version: they would be in the release and not in its
+    notes."""
+    text = changelog.read_text().partition("\n## [Unreleased]")[2].partition("\n## [")[0]
+    count = sum(line.startswith("- ") for line in text.splitlines())
+    if count:
+        entries, them = ("entry", "it") if count == 1 else ("entries", "them")
+        sys.exit(
+            f"{changelog}: {count} {entries} under [Unreleased], which the notes of {version} "
+            f"lack; move {them} under [{version}], or set a new version in src/weft/__init__.py, "
+            "run make manifests and give it a heading"
+        )
 
 
 def epoch() -> int:
@@ -138,13 +163,50 @@ def ran(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def sbom(epoch_s: int) -> str:
+def debian_packages(archive: Path) -> dict[str, dict[str, str]]:
+    """The Debian packages of a docker-archive by name, each with its fields; empty where its base
+    is not of Debian's."""
+    found: dict[str, dict[str, str]] = {}
+    with tarfile.open(archive) as image:
+        for member in image.getmembers():
+            if member.isfile() and member.name.endswith(".tar"):
+                with tarfile.open(fileobj=image.extractfile(member)) as layer:
+                    found |= {each["Package"]: each for each in described(layer)}
+    return found
+
+
+def described(layer: tarfile.TarFile) -> Iterator[dict[str, str]]:
+    """The packages that a layer's dpkg knows, or that are described as in images without dpkg."""
+    for member in layer.getmembers():
+        folder, _, name = member.name.rpartition("/")
+        is_one = folder.endswith(STATUS_FOLDER) and not name.endswith(".md5sums")
+        if not member.isfile() or not (is_one or member.name.endswith(STATUS_FILE)):
+            continue
+        content = layer.extractfile(member)
+        assert content is not None
+        for paragraph in content.read().decode(errors="replace").split("\n\n"):
+            lines = [line.partition(": ") for line in paragraph.splitlines() if line[:1].strip()]
+            fields = {key: said for key, _, said in lines}
+            if {"Package", "Version", "Architecture"} <= fields.keys():
+                yield fields
+
+
+def component_of(package: dict[str, str]) -> dict[str, str]:
+    """A Debian package as CycloneDX has it."""
+    name, version = package["Package"], package["Version"]
+    purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={package['Architecture']}"
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+def sbom(epoch_s: int, debian: dict[str, dict[str, str]]) -> str:
     """What the wheel and the image are made of, as CycloneDX: the locked dependencies with the
-    agent's. The time is the commit's, the serial number follows from the content."""
+    agent's, and the image's Debian packages. The time is the commit's, the serial number follows
+    from the content."""
     said = uv("export", "--format", "cyclonedx1.5", "--frozen", "--no-dev", "--extra", "agent")
     found: dict[str, Any] = json.loads(said)
     found["metadata"]["timestamp"] = datetime.fromtimestamp(epoch_s, UTC).isoformat()
     found.pop("serialNumber", None)
+    found["components"] += [component_of(debian[name]) for name in sorted(debian)]
     text = json.dumps(found, sort_keys=True)
     found["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, text)}"
     return json.dumps(found, indent=2) + "\n"

@@ -45,6 +45,8 @@ OTHER_NAMES = (
 )
 """Programs of the originals' images, as their manifests name them."""
 USER = 65532
+ABOUT_PACKAGES = "var/lib/dpkg/status.d"
+"""Folder with a file for each package, as images without dpkg have it: scanners read it."""
 UNUSED = (
     "usr/share/doc",
     "usr/share/man",
@@ -99,12 +101,17 @@ def why_not() -> str:
 def _packages(tree: Path) -> None:
     """Debian's packages with what they need, unpacked; their scripts do not run."""
     include = ",".join(PACKAGES)
+    about = f'"$1"/{ABOUT_PACKAGES}'
+    describe = f'dpkg-deb --field "$deb" > {about}/"$(dpkg-deb --field "$deb" Package)"'
+    archives = '"$1"/var/cache/apt/archives/*.deb'
+    hook = f"mkdir -p {about}; for deb in {archives}; do {describe}; done"
     _run(
         "mmdebstrap",
         "--mode=root",
         "--variant=extract",
         "--quiet",
         f"--include={include}",
+        f"--extract-hook={hook}",
         SUITE,
         tree,
     )

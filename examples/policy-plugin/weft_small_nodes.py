@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from weft.core.framework import Policy, Query
-from weft.core.ledger.table import Ints
+from weft.core.framework import Ints, Policy, Query
 
 
 class SmallNodes(Policy):

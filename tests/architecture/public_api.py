@@ -11,14 +11,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_origin
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "python-api.md"
 
 PUBLIC: dict[str, tuple[str, tuple[str, ...]]] = {
     "Compare policies": ("weft.lab.notebook", ("compare", "Comparison")),
-    "Write a policy": ("weft.core.framework", ("Policy", "Query", "Demand", "Need", "Profile")),
+    "Write a policy": (
+        "weft.core.framework",
+        (
+            *("Policy", "Query", "Demand", "Need", "Profile", "Plugin"),
+            *("Ints", "Floats", "Bools", "Codes"),
+        ),
+    ),
     "Test a policy": ("weft.testing", ("decide", "node", "pod", "shape", "placement")),
     "Write a dialect": ("weft.dialects.dialect", ("Dialect", "DialectSettings", "PodAnnotations")),
     "Values": (
@@ -43,8 +51,7 @@ HEAD = """\
 
 Authors of policies, dialects and experiments may rely on the names of this page: they change only
 with a note in the [changelog](../../CHANGELOG.md). Every other name may change at any time. The
-page is made of docstrings (`make api`). `Ints`, `Floats`, `Bools` and `Codes` are NumPy arrays of
-int64, float64, bool and int8.
+page is made of docstrings (`make api`).
 """
 
 
@@ -60,6 +67,9 @@ def page() -> str:
 
 def _entry(module: ModuleType, name: str) -> str:
     thing = getattr(module, name)
+    if get_origin(thing) is np.ndarray:
+        _, of_type = get_args(thing)
+        return f"\n### {name}\n\nA NumPy array of {get_args(of_type)[0].__name__}.\n"
     text = [f"\n### {name}\n\n", _code(f"{_kind(thing)} {name}{_signature(thing)}"), _doc(thing)]
     if inspect.isclass(thing):
         columns = [f"| `{name}` | {_safe(said)} |\n" for name, said in _attributes(thing)]

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,42 @@ def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path
         assert "<td>unknown</td>" in command(*asked, "-o", "html").stdout
 
 
+def test_hours_cost_what_their_model_does(tmp_path: Path) -> None:
+    """The models' series are younger than the groups': what is older costs as other models do."""
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
+    held = {"a": {"NVIDIA-A100-SXM4-40GB": 2, "NVIDIA-T4": 1}, "b": {"NVIDIA-T4": 0.5}}
+    lines = ["# TYPE namespace:weft_gpus_held gauge"]
+    for name, models in held.items():
+        series = f'namespace:weft_gpus_held{{namespace="{name}"}} {sum(models.values())}'
+        lines += [f"{series} {at}" for at in times]
+    lines.append("# TYPE namespace_model:weft_gpus_held gauge")
+    for name, models in held.items():
+        for model, gpus in models.items():
+            series = f'namespace_model:weft_gpus_held{{model="{model}",namespace="{name}"}} {gpus}'
+            lines += [f"{series} {at}" for at in times if name == "a" or at > end_s - 1_800]
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("A100: 2.5\n")
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--hours", 1, "--end", end, "--prices", prices, "-o")
+        bare = command(*asked, "json")
+        prices.write_text("A100: 2.5\nT4: 0.5\ndefault: 10\n")
+        priced = command(*asked, "json")
+        table = command(*asked, "csv").stdout.splitlines()
+    for said, costs in ((bare, {"a": 5, "b": 0}), (priced, {"a": 5.5, "b": 0.125 + 2.5})):
+        assert said.returncode == 0, said.stderr
+        rows: list[dict[str, Any]] = json.loads(said.stdout)["rows"]
+        assert {row["group"]: row["cost"] for row in rows} == pytest.approx(costs)
+        models = {row["group"]: row["gpu_hours_by_model"] for row in rows}
+        assert models["a"] == pytest.approx(held["a"])
+        assert models["b"] == pytest.approx({"NVIDIA-T4": 0.25, "(unknown model)": 0.25})
+    assert [float(row.split(",")[-1]) for row in table[1:]] == pytest.approx([5.5, 2.625])
+    assert not priced.stderr
+    told = f"{prices}: no price for (unknown model) (0.25 GPU-hours), NVIDIA-T4 (1.25 GPU-hours)"
+    assert told in " ".join(bare.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("by", "named", "rest"),
     [
@@ -161,8 +198,23 @@ def test_what_is_used_of_groups_that_are_not_told_by_name_is_of_the_others(
     assert used == {named: pytest.approx(1), rest: pytest.approx(0.75)}
 
 
+def held_by_model(add: Callable[..., None]) -> Iterator[dict[str, Any]]:
+    """Ask for what two schedulers, both scraped, tell that pods hold of each model."""
+    for by in BY:
+        group = {"label": "team", "value": "red"} if by == "label" else {by: "red"}
+        samples = []
+        for model, gpus in (("A100", 2), ("T4", 0.5)):
+            for instance in "ab":
+                add(f"weft_{by}_gpus_held_by_model", gpus, **group, model=model, instance=instance)
+            labels = ",".join(f'{key}="{said}"' for key, said in {**group, "model": model}.items())
+            samples.append({"labels": f"{by}_model:weft_gpus_held{{{labels}}}", "value": gpus})
+        yield {"expr": f"{by}_model:weft_gpus_held", "eval_time": "2m", "exp_samples": samples}
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_path: Path) -> None:
+def test_the_rules_sum_up_what_is_used_and_held_by_every_grouping_alike(
+    seed: int, tmp_path: Path
+) -> None:
     """In Prometheus' own rule engine: pods use several GPUs with several containers, and their
     agent is scraped twice while it restarts."""
     promtool = shutil.which("promtool")
@@ -213,6 +265,7 @@ def test_the_rules_sum_up_what_is_used_by_every_grouping_alike(seed: int, tmp_pa
         asked.append(
             {"expr": f"sum({by}:weft_gpus_used)", "eval_time": "2m", "exp_samples": [total]}
         )
+    asked += held_by_model(add)
     test = {"interval": "1m", "input_series": series, "promql_expr_test": asked}
     file = tmp_path / "used.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))

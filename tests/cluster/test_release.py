@@ -33,7 +33,7 @@ seeds: {count: 2}
 
 def make_release(folder: Path, **environment: str) -> str:
     """Make it there; what stderr says."""
-    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
+    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder, "--allow-unreleased"]
     known = os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH_S)} | environment
     cache = ("--image-cache", find_or_build(lambda _: None, build=False).parents[2] / "image")
     done = subprocess.run([*script, *cache], env=known, capture_output=True, text=True, check=False)
@@ -55,6 +55,9 @@ def digests_of(folder: Path) -> dict[str, str]:
 def test_two_builds_are_the_same_bytes_and_the_sums_are_theirs(
     release: Path, tmp_path: Path
 ) -> None:
+    """Wheel, sdist, chart, SBOM and Weft's own part of the image are built twice. What the image
+    has of Debian and of locked wheels is taken from the cache of tools both times: Debian's
+    archive may change between two builds."""
     make_release(tmp_path)
     digests = digests_of(release)
     assert digests == digests_of(tmp_path)
@@ -64,12 +67,16 @@ def test_two_builds_are_the_same_bytes_and_the_sums_are_theirs(
     assert sums.keys() == digests.keys() - {"SHA256SUMS", ".gitignore"}
 
 
-def test_the_image_archive_names_this_version(release: Path) -> None:
+def needs_debian() -> None:
     if shutil.which("mmdebstrap") is None or os.geteuid() != 0:
         assert os.environ.get("CI") != "true", (
             "no root, or no mmdebstrap: apt-get install mmdebstrap"
         )
         pytest.skip("the image is made of Debian's packages: needs root and mmdebstrap")
+
+
+def test_the_image_archive_names_this_version(release: Path) -> None:
+    needs_debian()
     (image,) = release.glob(f"weft-image-{weft.__version__}-*.tar.gz")
     with tarfile.open(image) as archive:
         manifest = archive.extractfile("manifest.json")
@@ -96,6 +103,20 @@ def test_a_folder_with_files_is_left_alone(release: Path) -> None:
     assert "has files already" in ran.stderr
 
 
+def test_a_version_whose_notes_lack_changes_is_not_released(tmp_path: Path) -> None:
+    changelog, folder = tmp_path / "CHANGELOG.md", tmp_path / "release"
+    head = f"## [{weft.__version__}]\n\n### Added\n\n- Old.\n"
+    changelog.write_text(f"# Changelog\n\n## [Unreleased]\n\n### Added\n\n- New.\n\n{head}")
+    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
+    ran = subprocess.run(
+        [*script, "--changelog", changelog], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert f"{changelog}: 1 entry under [Unreleased]" in ran.stderr
+    assert f"move it under [{weft.__version__}]" in ran.stderr
+    assert not list(folder.iterdir())
+
+
 def test_helm_renders_the_packed_chart_as_the_folder(release: Path) -> None:
     helm = find_or_build(lambda _: None, build=False)
     (packed,) = release.glob("weft-*.tgz")
@@ -112,6 +133,22 @@ def test_the_sbom_lists_every_locked_dependency(release: Path) -> None:
     assert {"aiohttp", "numpy", "grpcio", "nvidia-ml-py"} <= listed.keys()
     assert listed.keys().isdisjoint({"pytest", "ruff", "hypothesis"})
     assert listed["numpy"].startswith("pkg:pypi/numpy@")
+
+
+def test_the_sbom_lists_the_images_debian_packages(release: Path) -> None:
+    needs_debian()
+    found = json.loads((release / "sbom.cdx.json").read_text())
+    listed = {one["name"]: one for one in found["components"] if "pkg:deb/" in one["purl"]}
+    assert {"libc6", "libssl3", "python3.11-minimal", "ca-certificates", "tzdata"} <= listed.keys()
+    version = listed["libc6"]["version"].replace("+", "%2B")
+    assert listed["libc6"]["purl"].startswith(f"pkg:deb/debian/libc6@{version}?arch=")
+    (image,) = release.glob("weft-image-*")
+    with (
+        tarfile.open(image) as archive,
+        tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer,
+    ):
+        libraries = [name for name in layer.getnames() if re.search(r"/libssl\.so\.3$", name)]
+    assert libraries, "the package that is listed is in the image"
 
 
 @pytest.fixture(scope="module")

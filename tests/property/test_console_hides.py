@@ -1,10 +1,11 @@
-"""No address of the console tells a viewer a name of pods that they may not list.
+"""No address of the console tells a viewer a name or UID of pods that they may not list.
 
-Hidden names have a mark in them that nothing else has: an answer with it is a leak, however it came
-there. Tokens and rights are reviewed by an API server.
+Hidden names have a mark in them that nothing else has: an answer with it, or with a hidden pod's
+UID, is a leak, however it came there. Tokens and rights are reviewed by an API server.
 """
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -34,12 +35,13 @@ from weft.console.sources import LivingSource, PictureSource, facts_of, queued_i
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine, PodAdded
 from weft.core.explain.queue_rows import QueueRow
+from weft.core.explain.renderer import lines_of
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.core.policies.packing import BestFit
 from weft.lab.simulate.living import LivingCluster
 from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
-from weft.testing import builders
+from weft.testing import AGENT_BY_NAME, builders
 
 OWN, HIDDEN = "team", ("qz-ml", "qz-web")
 MARK = "qz"
@@ -69,12 +71,35 @@ def marked_cluster(seed: int) -> tuple[Callable[[FakeApiServer], None], list[tup
             server.add("nodes", node)
         for pod in pods:
             server.add("pods", pod)
+        crowd(server)
         for namespace in (OWN, *HIDDEN):
             made = claim("data0")
             made["metadata"]["namespace"] = namespace
             server.add("persistentvolumeclaims", made, namespace)
 
-    return fill, [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in pods]
+    names = [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in pods]
+    return fill, [*names, (OWN, "crowded-out")]
+
+
+def crowd(server: FakeApiServer) -> None:
+    """Add a node whose GPU a hidden pod holds, and a pod of the viewer's that waits for it."""
+    has = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    inventory = json.dumps({"gpus": [{"index": 0, "memory_mib": 16_000}]})
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    labels = {"kubernetes.io/hostname": "crowded"}
+    notes = {"weft.dev/inventory": inventory, **AGENT_BY_NAME}
+    meta = {"name": "crowded", "labels": labels, "annotations": notes}
+    status = {"allocatable": has, "conditions": [ready]}
+    server.add("nodes", {"metadata": meta, "spec": {}, "status": status})
+    asks = {"name": "c", "resources": {"limits": {"weft.dev/gpu-memory": "15000"}}}
+    spec = {"schedulerName": "weft", "containers": [asks], "nodeSelector": labels}
+    for namespace, name in ((HIDDEN[0], f"{MARK}-holder"), (OWN, "crowded-out")):
+        server.add("pods", {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
+    uid = server.get("pods", f"{MARK}-holder", HIDDEN[0])["metadata"]["uid"]
+    value = json.dumps({"pod": uid, "node": "crowded", "shares": [[0, 0, 15_000, 0, ""]]})
+    marks = {"weft.dev/placement": value, "weft.dev/placement-copy": value}
+    bound = {"metadata": {"annotations": marks}, "spec": {"nodeName": "crowded"}}
+    server.update("pods", f"{MARK}-holder", bound, HIDDEN[0])
 
 
 @asynccontextmanager
@@ -100,7 +125,9 @@ async def asking(source: PictureSource) -> AsyncIterator[Callable[[str], Any]]:
                 await server.close()
 
 
-async def check_addresses(source: PictureSource, pods: list[tuple[str, str]]) -> None:
+async def check_addresses(
+    source: PictureSource, pods: list[tuple[str, str]], uids: set[str]
+) -> None:
     async with asking(source) as ask:
         views = [f"/{view}" for view in sorted(VIEWS)]
         files = [f"/static/{name}" for name in static_files()]
@@ -117,6 +144,7 @@ async def check_addresses(source: PictureSource, pods: list[tuple[str, str]]) ->
             status, said = await ask(path)
             assert status in (200, 404)
             assert MARK not in said.lower(), path
+            assert [uid for uid in uids if uid in said] == [], path
         assert (await ask("/api/picture"))[0] == 200
         for namespace, name in pods:
             path = "/api/explain?" + urlencode({"namespace": namespace, "name": name})
@@ -124,6 +152,7 @@ async def check_addresses(source: PictureSource, pods: list[tuple[str, str]]) ->
             if namespace == OWN:
                 assert status == 200, said
                 assert MARK not in said, said
+                assert [uid for uid in uids if uid in said] == [], said
                 continue
             nobody = "/api/explain?" + urlencode({"namespace": namespace, "name": f"{name}0"})
             assert status == 404
@@ -140,7 +169,12 @@ def test_no_address_tells_a_name_that_the_viewer_may_not_know(seed: int) -> None
     full = msgspec.json.encode(picture).decode()
     there = [name for _, name in pods if name in full]
     assert there
-    asyncio.run(check_addresses(source, pods))
+    rows: list[Any] = [*picture.pods.values(), *picture.waiting.values()]
+    uids = {row.uid for row in rows if row.namespace in HIDDEN}
+    explained = asyncio.run(source.explain(OWN, "crowded-out"))
+    assert explained is not None
+    assert any(uid in line for uid in uids for line in lines_of(explained))
+    asyncio.run(check_addresses(source, pods, uids))
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(1, 20)))

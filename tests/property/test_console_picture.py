@@ -143,6 +143,8 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
         placement = holdings[uid].placement
         assert pod.node == placement.node
         assert pod.kept is uid.startswith("kept-for/")
+        charge = charge_of(placement, table.nodes[table.row_of[placement.node]])
+        assert pod.gpu_milli == charge.gpu_milli
         assert pod.binding is (holdings[uid].state == "reserved" and not pod.kept)
         shares = [(share.gpu, share.memory_mib, share.milli) for share in placement.shares]
         assert [(s.gpu, s.memory_mib, s.milli) for s in pod.shares] == shares

@@ -1,7 +1,7 @@
 """`weft usage`: GPU-hours of each namespace, queue, workload or label, and their price."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ from weft.cli.output import json_text, print_csv, print_note, print_table, print
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
-    from weft.cluster.telemetry.usage_history import MeteredUsage
+    from weft.cluster.telemetry.usage_history import MeteredRow, MeteredUsage
     from weft.core.record.usage import GroupOf, Usage, UsageRow
 
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -127,6 +127,7 @@ def _of_file(
         prices=by_model,
         usual=usual_shapes(read(decisions)[1]),
     )
+    _warn_unpriced(prices, by_model, found.rows)
     if output is UsageOutput.json:
         print(json_text(found, indent=2))
     elif output is UsageOutput.csv:
@@ -179,6 +180,28 @@ def read_prices(path: Path) -> dict[str, float]:
             wrong = f"{price!r} is not a price; write a number from 0 to below 1,000,000,000"
             raise BadInputError(f"{path}, {model}", wrong)
     return {str(model): float(price) for model, price in said.items()}
+
+
+def _warn_unpriced(
+    path: Path | None,
+    prices: Mapping[str, float] | None,
+    rows: "Sequence[UsageRow] | Sequence[MeteredRow]",
+) -> None:
+    """Name the models whose hours the file of prices has no price for."""
+    from msgspec import UNSET
+
+    from weft.core.record.usage import price_of
+
+    missing: dict[str, float] = {}
+    for row in rows if prices is not None else ():
+        models = {} if row.gpu_hours_by_model is UNSET else row.gpu_hours_by_model
+        for model, hours in models.items():
+            if price_of(model, prices or {}) is None:
+                missing[model] = missing.get(model, 0.0) + hours
+    if missing:
+        which = ", ".join(f"{model} ({missing[model]:,.2f} GPU-hours)" for model in sorted(missing))
+        fix = "add a line for each, or `default: PRICE`"
+        print_warning(f"{path}: no price for {which}, which count as 0; {fix}")
 
 
 _COLUMNS = (
@@ -278,10 +301,11 @@ def _from_metrics(
     from weft.cluster.telemetry.usage_history import usage_history
 
     _grouping(by)
-    price = None if prices is None else read_prices(prices).get("default", 0.0)
+    by_model = None if prices is None else read_prices(prices)
     end_s = end_of(until)
     span = TraceSpan(end_s - 3_600 * hours, end_s, 30.0)
-    found = asyncio.run(usage_history(configuration(config).telemetry, url, by, span, price))
+    found = asyncio.run(usage_history(configuration(config).telemetry, url, by, span, by_model))
+    _warn_unpriced(prices, by_model, found.rows)
     if output is UsageOutput.json:
         print(json_text(found, indent=2))
         return

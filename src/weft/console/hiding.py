@@ -1,9 +1,9 @@
 """Hides the names of pods whose namespaces a viewer may not list; the GPUs that they hold stay
 visible.
 
-Nothing that could identify such a pod is left: no name, namespace, group or application, and a key
-other than its UID. All texts are searched for NAMESPACE/NAME. The namespace alone decides what is
-hidden, so that names cannot be guessed by trying. A pod may name any queue. Of a
+Nothing that could identify such a pod is left: no name, namespace, UID, group or application, and a
+key other than its UID. All texts are searched for NAMESPACE/NAME and for UIDs. The namespace alone
+decides what is hidden, so that names cannot be guessed by trying. A pod may name any queue. Of a
 queue that is not named after one of the viewer's namespaces, the viewer sees only what pods of
 these namespaces hold, whether the queue has other pods, and whether it is configured.
 """
@@ -31,9 +31,16 @@ from weft.model import Gpu, Node, Placement, Share
 
 IN_HIDDEN = "in namespaces that you have no permission to see"
 A_POD = "a pod that you have no permission to see"
-_NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-z0-9][\w.-]*)")
-"""Pattern of NAMESPACE/NAME in a text; names of resources and labels, which have a dot before their
-slash, do not match."""
+_COUNT = r"\d+/\d+ (?:(?:GPU )?nodes|of GPU)\b"
+_NAMED = re.compile(
+    rf"(?:\bpod )?(?<![\w./-])(?!{_COUNT})"
+    r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/[A-Za-z0-9][\w.-]*"
+    r"(?: \(UID [^\s)]+\))?"
+)
+"""Pattern of NAMESPACE/NAME in a text, with the UID that follows. Names of resources and labels,
+which have a dot before their slash, do not match, nor do counts such as 3/4 nodes."""
+_UNNAMED = re.compile(r"(?:\bpod )?(?<!\()\bUID [\w./-]*\w")
+"""Pattern of the UID of a pod whose name is not known."""
 _RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")
 """The one sentence that names a queue other than the pod's own; a queue is by default named after
 a namespace."""
@@ -66,7 +73,8 @@ class Hiding:
         """Return the text without names that the viewer may not know."""
         if self._rights.everywhere:
             return text
-        text = _RECLAIMS.sub(self._queue_named, _NAMED.sub(self._named, text))
+        text = _UNNAMED.sub(A_POD, _NAMED.sub(self._named, text))
+        text = _RECLAIMS.sub(self._queue_named, text)
         return _RAISED.sub(self._raised, _AT_LIMIT.sub(self._at_limit, text))
 
     def _queue_named(self, found: re.Match[str]) -> str:
@@ -81,10 +89,7 @@ class Hiding:
         return found[0] if self._rights.may_see(found[2]) else f"limits.{found[1]} of its queue"
 
     def _named(self, found: re.Match[str]) -> str:
-        namespace, name = found.groups()
-        if self._rights.may_see(namespace) or (namespace.isdigit() and name.isdigit()):
-            return found[0]
-        return A_POD
+        return found[0] if self._rights.may_see(found[1]) else A_POD
 
     def _keyed(
         self, rows: Mapping[str, Row], of: Callable[[str, Row], tuple[str, Row]]
@@ -107,6 +112,7 @@ class Hiding:
             binding=pod.binding,
             claim=pod.claim,
             kept=pod.kept,
+            gpu_milli=pod.gpu_milli,
         )
 
     def _waiting(self, key: str, pod: ShownWaiting) -> tuple[str, ShownWaiting]:

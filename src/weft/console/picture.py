@@ -1,8 +1,9 @@
 """The picture: one frozen model of what the console shows, made from an engine's present state.
 
 A snapshot and a simulation with equal ledgers give equal pictures. Amounts come from the ledger's
-columns and reasons from the sentences of `weft explain`: no amount is computed and no reason is
-found here. Every table has a key, so that two pictures can be compared row by row (`deltas.py`).
+columns, a pod's part of GPUs from the charge to its queue, and reasons from the sentences of `weft
+explain`: no amount is computed and no reason is found here. Every table has a key, so that two
+pictures can be compared row by row (`deltas.py`).
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ import msgspec
 from weft.core.engine import Engine
 from weft.core.engine.deciding import PlacedPod
 from weft.core.engine.nominations import is_kept
+from weft.core.engine.team_queues import charge_of
 from weft.core.explain.gpu_facts import GpuState, borrowed_mib, gpu_states, idle_gpus
 from weft.core.explain.queue_rows import QueueCounts, QueueRow
 from weft.core.ledger import Holding, LedgerTable
@@ -99,7 +101,9 @@ class ShownShare(msgspec.Struct, frozen=True, array_like=True):
 class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pod that holds capacity of a node. `since_s` is when it was bound (seconds since 1970, 0
     where unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod.
-    `kept`: the pod still waits, and this place is reserved for it until others have left."""
+    `kept`: the pod still waits, and this place is reserved for it until others have left.
+    `gpu_milli`: the thousandths of GPUs that it is charged, of each card the larger of its parts of
+    memory and cores, as in `weft queues` and `weft usage`."""
 
     uid: str
     namespace: str
@@ -118,6 +122,7 @@ class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: bool = False
     kept: bool = False
     queue: str = ""
+    gpu_milli: int = 0
 
 
 class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -216,7 +221,7 @@ class PictureMaker:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._counts = engine, QueueCounts(engine)
-        self._pods: dict[str, tuple[Holding, PodFacts, dict[int, int], ShownPod]] = {}
+        self._pods: dict[str, tuple[tuple[object, ...], ShownPod]] = {}
         self._gpus: dict[str, tuple[Node, list[GpuState], dict[str, ShownGpu]]] = {}
 
     def picture(
@@ -248,14 +253,18 @@ class PictureMaker:
         )
 
     def _pods_now(self, facts_of: Callable[[str], PodFacts]) -> dict[str, ShownPod]:
-        known, before, lent = {}, self._pods, borrowed_mib(self._engine)
-        for uid, holding in self._engine.ledger.holdings.items():
-            facts, borrows, seen = facts_of(uid), lent.get(uid, NOTHING), before.get(uid)
-            if seen is None or seen[0] is not holding or seen[1] != facts or seen[2] != borrows:
-                seen = holding, facts, borrows, _pod(holding, facts, borrows)
+        known, before, ledger = {}, self._pods, self._engine.ledger
+        rows, nodes, borrowed = ledger.table.row_of, ledger.table.nodes, borrowed_mib(self._engine)
+        for uid, holding in ledger.holdings.items():
+            row = rows.get(holding.placement.node)
+            node = None if row is None else nodes[row]
+            made_of = holding, facts_of(uid), borrowed.get(uid, NOTHING), node
+            seen = before.get(uid)
+            if seen is None or seen[0] != made_of:
+                seen = made_of, _pod(*made_of)
             known[uid] = seen
         self._pods = known
-        return {uid: row for uid, (*_, row) in known.items()}
+        return {uid: shown for uid, (_, shown) in known.items()}
 
     def _gpus_now(self) -> dict[str, ShownGpu]:
         states, known, before, first = gpu_states(self._engine), {}, self._gpus, 0
@@ -379,7 +388,9 @@ def _shares(holding: Holding, borrows: Mapping[int, int]) -> tuple[ShownShare, .
     return tuple(reversed(shown))
 
 
-def _pod(holding: Holding, facts: PodFacts, borrows: Mapping[int, int]) -> ShownPod:
+def _pod(
+    holding: Holding, facts: PodFacts, borrows: Mapping[int, int], node: Node | None
+) -> ShownPod:
     placement = holding.placement
     return ShownPod(
         placement.uid,
@@ -399,4 +410,5 @@ def _pod(holding: Holding, facts: PodFacts, borrows: Mapping[int, int]) -> Shown
         facts.claim,
         is_kept(placement.uid),
         facts.queue,
+        charge_of(placement, node).gpu_milli,
     )

@@ -52,11 +52,12 @@ class RecordedMoments(NamedTuple):
 
 
 class DaySums(msgspec.Struct, frozen=True, array_like=True):
-    """Sums of a picture: promised thousandths of GPUs and MiB, the numbers of placed pods, pending
-    pods and GPUs without a pod. `elapsed_s` is counted from the first event."""
+    """Sums of a picture: promised thousandths of GPUs (as pods are charged) and MiB, the numbers of
+    placed pods, pending pods and GPUs without a pod. `elapsed_s` is counted from the first
+    event."""
 
     elapsed_s: float
-    promised_milli: int
+    gpu_milli: int
     promised_mib: int
     placed: int
     waiting: int
@@ -68,7 +69,7 @@ class DaySums(msgspec.Struct, frozen=True, array_like=True):
         gpus = [gpu for gpu in picture.gpus.values() if not gpu.cut]
         return cls(
             elapsed_s,
-            sum(gpu.promised_milli for gpu in gpus),
+            sum(pod.gpu_milli for pod in picture.pods.values()),
             sum(gpu.promised_mib for gpu in gpus),
             sum(not pod.kept for pod in picture.pods.values()),
             len(picture.waiting),

@@ -51,6 +51,17 @@ def test_json_and_csv_say_the_same(weft: Weft, decisions: Path) -> None:
     ]
 
 
+def test_a_model_without_a_price_is_named(weft: Weft, decisions: Path) -> None:
+    prices = weft.folder / "prices.yaml"
+    prices.write_text("A100: 2.5\n")
+    said = weft("usage", decisions, "--prices", prices, "-o", "json")
+    assert json.loads(said.out)["rows"][0]["cost"] == 5
+    told = " ".join(said.err.split())
+    assert f"{prices}: no price for T4 (1.00 GPU-hours), which count as 0" in told
+    prices.write_text("A100: 2.5\ndefault: 1\n")
+    assert not weft("usage", decisions, "--prices", prices, "-o", "json").err
+
+
 def test_a_part_of_the_time(weft: Weft, decisions: Path) -> None:
     said = weft("usage", decisions, "--from", "90m", "--to", "2h", "-o", "json")
     found = json.loads(said.out)

@@ -20,12 +20,17 @@ import pytest
 from weft.cli.console import _decisions, _simulating, _without_inputs
 from weft.cli.main import main
 from weft.console.comparison import MOST_KEPT, BothPictures, ComparedDay, Comparisons
+from weft.console.picture import PictureMaker, PodFacts
 from weft.console.recorded import MOST_MOMENTS, DaySums, RecordedSource
 from weft.console.server import ConsoleServer
-from weft.core.framework import Policy
+from weft.core.engine import Engine, PodAdded
+from weft.core.engine.team_queues import charge_of
+from weft.core.framework import Policy, Profile
 from weft.core.policies.catalog import built_in
+from weft.core.policies.packing import BestFit
 from weft.core.record import explain
 from weft.core.record.passing import RecordedRun
+from weft.testing import node, pod
 
 PATIENCE_S = 600
 """Days are simulated at low priority: beside others that use all cores, a second of computing takes
@@ -121,7 +126,7 @@ async def test_the_same_policy_again_gives_the_same_day(day: Path) -> None:
 
 
 def amounts(row: DaySums) -> tuple[int, ...]:
-    return row.promised_milli, row.promised_mib, row.placed, row.waiting, row.idle
+    return row.gpu_milli, row.promised_mib, row.placed, row.waiting, row.idle
 
 
 async def test_another_policys_sums_are_those_of_its_pictures(day: Path) -> None:
@@ -136,6 +141,18 @@ async def test_another_policys_sums_are_those_of_its_pictures(day: Path) -> None
             assert amounts(DaySums.of(picture, 0.0)) == amounts(of_day)
 
 
+def test_a_share_of_memory_alone_is_a_part_of_a_gpu() -> None:
+    """As in `weft queues` and `weft usage`: a pod has the larger of its parts of memory and
+    cores."""
+    cluster = [node("n", gpus=2, memory_mib=16_000)]
+    engine = Engine([Profile("weft", [BestFit()])], cluster)
+    engine.handle(PodAdded(pod("a", memory_mib=4_000)), 0)
+    engine.handle(PodAdded(pod("b", memory_mib=4_000, milli=500)), 0)
+    picture = PictureMaker(engine).picture(0.0, lambda uid: PodFacts("d", uid))
+    assert sorted(pod.gpu_milli for pod in picture.pods.values()) == [250, 500]
+    assert DaySums.of(picture, 0.0).gpu_milli == 750
+
+
 async def test_a_long_day_is_what_was_so_at_each_moment(tmp_path: Path) -> None:
     day, other = made(tmp_path, pods=300), tmp_path / "other.jsonl"
     simulating = _simulating(day, "fgd", other)
@@ -147,7 +164,7 @@ async def test_a_long_day_is_what_was_so_at_each_moment(tmp_path: Path) -> None:
         times, states = so(path)
         assert len(times) > 1.4 * MOST_MOMENTS
         then = [states[bisect_right(times, at_s) - 1] for at_s in source.elapsed_s]
-        assert [(row.placed, row.waiting, row.promised_milli) for row in shown] == then
+        assert [(row.placed, row.waiting, row.gpu_milli) for row in shown] == then
 
 
 def so(path: Path) -> tuple[list[float], list[tuple[int, int, int]]]:
@@ -157,7 +174,11 @@ def so(path: Path) -> tuple[list[float], list[tuple[int, int, int]]]:
     for at_s, engine in run.states():
         times.append(round(at_s - run.at_s[0], 6))
         waiting = sum(1 for _ in engine.queue.waiting())
-        promised = int(sum(engine.ledger.table.milli_used))
+        table = engine.ledger.table
+        promised = sum(
+            charge_of(each.placement, table.nodes[table.row_of[each.placement.node]]).gpu_milli
+            for each in engine.ledger.holdings.values()
+        )
         states.append((len(engine.ledger.holdings), waiting, promised))
     return times, states
 

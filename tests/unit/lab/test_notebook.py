@@ -61,6 +61,21 @@ def test_a_policy_may_be_a_class(trace: tuple[Path, Path]) -> None:
     assert {row["policy"] for row in both.rows()} == {"emptiest", "spread"}
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_data_frame_has_the_rows(trace: tuple[Path, Path], library: str) -> None:
+    pytest.importorskip(library)
+    both = compare(*trace, ["best-fit", "spread"], seeds=1)
+    frame = getattr(both, f"to_{library}")()
+    rows = both.rows()
+    assert type(frame).__module__.partition(".")[0] == library
+    assert len(frame) == len(rows) == 2
+    assert list(frame.columns) == list(rows[0])
+    known = [name for name, value in rows[0].items() if value is not None]
+    assert {"policy", "seeds"} < {*known}
+    for name in known:
+        assert list(frame[name]) == [row[name] for row in rows]
+
+
 @pytest.mark.parametrize(
     ("policies", "seeds", "says"),
     [(["bestfit"], 1, "did you mean"), ([], 1, "at least one policy"), (["fgd"], 0, "one seed")],

@@ -7,7 +7,7 @@ hold the most, and all others together. So sums are complete, and the number of 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
@@ -23,13 +23,14 @@ from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import QueueUse, bounds, charge_of
 from weft.core.ledger import Holding
 from weft.core.record.lent_and_stranded import LentMemory, Loan
-from weft.core.record.usage import GROUPINGS, UsedBy, by_label
+from weft.core.record.usage import GROUPINGS, NO_MODEL, UsedBy, by_label
 from weft.kube.pods import Pod
 from weft.model import Node
 from weft.model.queue_rules import QueueAmounts
 from weft.model.usage_groups import OTHER_QUEUE, OTHER_QUEUES, OTHERS
 
 _GPUS = "GPUs that pods hold, summed by these labels."
+_BY_MODEL = "GPUs that pods hold, summed by these labels and by the GPUs' model."
 _MIB = {
     "held": "GPU memory that pods hold, summed by these labels, MiB.",
     "idle": "GPU memory that pods hold and do not use as measured, summed by these labels, MiB.",
@@ -39,18 +40,29 @@ _MIB = {
 
 
 class HeldGpus(NamedTuple):
-    """GPUs and their memory held by the pods of one group, and how much of the memory is idle, lent
-    and borrowed."""
+    """GPUs and their memory held by the pods of one group, how much of the memory is idle, lent
+    and borrowed, and the thousandths of GPUs by model."""
 
     milli: int = 0
     held_mib: int = 0
     idle_mib: int = 0
     lent_mib: int = 0
     borrowed_mib: int = 0
+    models: Mapping[str, int] = {}
 
     def plus(self, other: "HeldGpus") -> "HeldGpus":
         """Return the sum of this and `other`, field by field."""
-        return HeldGpus(*(one + more for one, more in zip(self, other, strict=True)))
+        models = {**self.models}
+        for model, milli in other.models.items():
+            models[model] = models.get(model, 0) + milli
+        return HeldGpus(
+            self.milli + other.milli,
+            self.held_mib + other.held_mib,
+            self.idle_mib + other.idle_mib,
+            self.lent_mib + other.lent_mib,
+            self.borrowed_mib + other.borrowed_mib,
+            models,
+        )
 
 
 class _Counted(NamedTuple):
@@ -94,6 +106,7 @@ class UsageGauges:
         ):
             gpus = {group: each.milli / 1000 for group, each in held.items()}
             yield gauge(f"weft_{name}_gpus_held", _GPUS, gpus, *by)
+            yield _by_model(name, held, *by)
             for what, text in _MIB.items():
                 memory = {group: float(getattr(e, f"{what}_mib")) for group, e in held.items()}
                 yield gauge(f"weft_{name}_gpu_memory_{what}_mib", text, memory, *by)
@@ -101,6 +114,7 @@ class UsageGauges:
         queues = (
             queues if self._queues.reported else {}
         )  # queues are reported only if their sums are needed
+        yield _by_model("queue", queues, "queue")
         for what in ("idle", "lent", "borrowed"):
             memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
             yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
@@ -111,20 +125,25 @@ class UsageGauges:
     def _sums(self) -> list[dict[str, HeldGpus]]:
         """Sum up what pods hold on existing nodes, by the groups of each grouping."""
         together: dict[tuple[str, ...], list[int]] = {}
+        models: dict[tuple[str, ...], dict[str, int]] = {}
         counted = self._holdings()
         for known in counted.values():
             total = together.setdefault(known.groups, [0, 0, 0, 0, 0])
             total[0] += known.held.milli
             total[1] += known.held.held_mib
             total[2] += known.held.idle_mib
+            by_model = models.setdefault(known.groups, {})
+            for model, milli in known.held.models.items():
+                by_model[model] = by_model.get(model, 0) + milli
         for uid, loan in self._loans():
             if (holder := counted.get(uid)) is not None:
                 together[holder.groups][3] += loan.lent_mib
                 together[holder.groups][4] += loan.borrowed_mib
         sums: list[dict[str, HeldGpus]] = [{} for _ in self._groupings]
-        for groups, amounts in together.items():
+        for groups, (milli, held_mib, idle_mib, lent_mib, borrowed_mib) in together.items():
+            amounts = HeldGpus(milli, held_mib, idle_mib, lent_mib, borrowed_mib, models[groups])
             for held, group in zip(sums, groups, strict=True):
-                held[group] = held.get(group, HeldGpus()).plus(HeldGpus(*amounts))
+                held[group] = held.get(group, HeldGpus()).plus(amounts)
         return sums
 
     def _loans(self) -> Iterator[tuple[str, Loan]]:
@@ -159,7 +178,8 @@ class UsageGauges:
     def _count(self, uid: str, holding: Holding, node: Node, pod: Pod | None) -> _Counted:
         charge, facts = charge_of(holding.placement, node), self._facts(uid, pod)
         groups = tuple(group_of(facts) for group_of in self._groupings)
-        held = HeldGpus(charge.gpu_milli, charge.memory_mib, sum(holding.idle_mib))
+        idle_mib, models = sum(holding.idle_mib), dict(charge.models)
+        held = HeldGpus(charge.gpu_milli, charge.memory_mib, idle_mib, models=models)
         return _Counted(holding, node, pod, held, groups)
 
     def _facts(self, uid: str, pod: Pod | None) -> UsedBy:
@@ -180,6 +200,17 @@ class UsageGauges:
         told = {group: groups[group] for group in first[: self._most]}
         rest = [groups[group] for group in first[self._most :]]
         return told | {OTHERS: reduce(HeldGpus.plus, rest)}
+
+
+def _by_model(
+    name: str, held: Mapping[str, HeldGpus] | Mapping[tuple[str, str], HeldGpus], *by: str
+) -> Metric:
+    gpus = {
+        (*((group,) if isinstance(group, str) else group), model or NO_MODEL): milli / 1000
+        for group, each in held.items()
+        for model, milli in each.models.items()
+    }
+    return gauge(f"weft_{name}_gpus_held_by_model", _BY_MODEL, gpus, *by, "model")
 
 
 # --- teams' queues --------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class WeftCompare extends HTMLElement {
 
   table() {
     if (this.day?.state !== "ready") return [["elapsed_s"], []];
-    const names = ["promised_milli", "promised_mib", "placed", "waiting", "idle"];
+    const names = ["gpu_milli", "promised_mib", "placed", "waiting", "idle"];
     return [["elapsed_s", ...names, ...names.map((name) => `${name}_${this.policy}`)],
       this.day.recorded.map((row, n) => [...row, ...this.day.other[n].slice(1)])];
   }

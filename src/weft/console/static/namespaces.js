@@ -15,10 +15,8 @@ function sums(model) {
   for (const pod of model.pods.values()) {
     const sum = of(pod.namespace);
     sum.pods += !pod.kept;
-    for (const [, mib, milli] of pod.shares ?? []) {
-      sum.mib += mib;
-      sum.milli += milli;
-    }
+    sum.milli += pod.gpu_milli ?? 0;
+    for (const [, mib] of pod.shares ?? []) sum.mib += mib;
   }
   for (const pod of model.waiting.values()) of(pod.namespace).waiting += 1;
   return [...found.values()].sort((a, b) => b.milli - a.milli || byName(a.namespace, b.namespace));

@@ -358,11 +358,15 @@ def _hours(amount_ns: int, per: int) -> float:
 def cost_of(gpu_hours: Mapping[str, float], prices: Mapping[str, float]) -> float:
     """Return the price of these GPU-hours by model; if several keys match a model's name, the
     longest counts."""
-    cost = 0.0
-    for model, hours in gpu_hours.items():
-        named = [part for part in prices if part.lower() in model.lower()]
-        cost += hours * prices.get(max(named, key=len, default="default"), 0.0)
-    return cost
+    costs = (hours * (price_of(model, prices) or 0.0) for model, hours in gpu_hours.items())
+    return sum(costs, start=0.0)
+
+
+def price_of(model: str, prices: Mapping[str, float]) -> float | None:
+    """Return the price of a GPU-hour of this model; None if no key matches its name and there is no
+    "default"."""
+    named = [part for part in prices if part.lower() in model.lower()]
+    return prices.get(max(named, key=len, default="default"))
 
 
 def cards(table: LedgerTable) -> int:

@@ -48,6 +48,28 @@ async def test_each_cards_larger_part_counts() -> None:
         assert told(gauges)["weft_namespace_gpus_held", ""] == 1
 
 
+async def test_what_is_held_is_told_by_model() -> None:
+    cards = (Gpu(0, 40_000, model="A100"), Gpu(1, 16_000, model="T4"))
+    held = {
+        "a": (Share(0, 0, 10_000, 100), Share(0, 1, 16_000, 1_000)),
+        "b": (Share(0, 0, 4_000, 500),),
+        "c": (Share(0, 7, 1_000, 250),),  # which the node does not show
+    }
+    async with world() as cluster:
+        gauges = UsageGauges(cluster.live)
+        cluster.live.engine.handle(NodesChanged((Node("n", cards),)), 0)
+        for uid, shares in held.items():
+            cluster.live.engine.ledger.adopt(Placement(uid, "n", shares))
+        found = told(gauges)
+    metric = "weft_namespace_gpus_held_by_model"
+    assert {key[2]: value for key, value in found.items() if key[0] == metric} == {
+        "A100": 0.75,
+        "T4": 1,
+        "(unknown model)": 0.25,
+    }
+    assert found["weft_namespace_gpus_held", ""] == 2
+
+
 def owned(kind: str, name: str, **labels: str) -> dict[str, Any]:
     owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name, "controller": True}
     return {"ownerReferences": [owner], "labels": labels}
@@ -146,3 +168,5 @@ async def test_sums_agree_by_every_grouping(seed: int) -> None:
         for what, total in totals.items():
             assert sums[f"weft_{by}_gpu_memory_{what}_mib"] == total, (by, what)
         assert sums[f"weft_{by}_gpus_held"] == pytest.approx(sums["weft_namespace_gpus_held"])
+        by_model = sums[f"weft_{by}_gpus_held_by_model"]
+        assert by_model == pytest.approx(sums["weft_namespace_gpus_held"])
