@@ -400,7 +400,7 @@ HTMLAnchorElement.prototype.click = function () { window.taken.name = this.downl
 
 def test_tables_are_taken_as_csv_pictures_as_png_and_addresses_as_links(window: Window) -> None:
     engine = Engine([Profile("weft", [built_in().create("fgd")])], [node("n1", gpus=2)])
-    share = Share(0, 1, 8_000, 250)
+    share = Share(0, 1, 8_192, 250)  # half a GPU by memory
     engine.handle(PodSeenBound(Placement("=1+1", "n1", (share,))), 1)
     waiting = ShownWaiting("w", "ml", 'a "b", c', "group", "reason")
     with served(StillSource(engine, (waiting,))) as url:
@@ -418,7 +418,7 @@ def test_tables_are_taken_as_csv_pictures_as_png_and_addresses_as_links(window: 
         assert ",250," in texts["map"][2]
         assert texts["map"][2].endswith(f"{MARKUP}/=1+1"), "no formula: its namespace is before it"
         assert texts["waiting"][1] == 'ml,"a ""b"", c",group,,,reason,,'
-        assert texts["namespaces"][1:] == [f"{MARKUP},1,250,8000,0", "ml,0,0,0,1"]
+        assert texts["namespaces"][1:] == [f"{MARKUP},1,500,8192,0", "ml,0,0,0,1"]
         opened(window, f"{url}/map")
         window.run(TAKE)
         window.run(f"{buttons}.find(one => one.innerText === 'PNG').click()")
