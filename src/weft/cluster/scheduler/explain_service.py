@@ -487,7 +487,9 @@ class Explainer:
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
         claimed = any(map(self._live.pods.claims.holds, freed))  # claims are never preempted
-        if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never" or claimed:
+        others = engine.teams.part and {*map(engine.teams.name_of, freed)} != {request.team_queue}
+        never = claimed or others or pod.spec.preemption_policy == "Never"
+        if not freed or len(lower) < len(freed) or never:
             return []
         names = (self._name(uid) or f"UID {uid}" for uid in freed)
         return [preemption_in_words(names, request.priority, WAY_OUT)]

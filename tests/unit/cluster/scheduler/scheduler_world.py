@@ -23,6 +23,7 @@ from weft.core.policies.packing import BestFit
 from weft.host.pages import PagesOptions
 from weft.host.scheduler import StatusPages
 from weft.kube.client import ApiClient
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 from weft.testing import AGENT_BY_NAME
 
 MIB = 16_000
@@ -85,9 +86,11 @@ class World:
         address: str = "127.0.0.1",
         door: AccessRule | None = None,
         lease: LeaseStub | None = None,
+        queues: QueueRules = NO_QUEUES,
     ) -> None:
         self.server = server
-        self.parts = led(client, [Profile("weft", [policy])], limits=limits, lease=lease)
+        profiles = [Profile("weft", [policy])]
+        self.parts = led(client, profiles, limits=limits, lease=lease, queues=queues)
         self.live = self.parts.live
         self.metrics = SchedulerMetrics(self.parts)
         self.progress: dict[str, ObservedProgress] = {}
@@ -144,6 +147,7 @@ async def world(
     address: str = "127.0.0.1",
     door: AccessRule | None = None,
     lease: LeaseStub | None = None,
+    queues: QueueRules = NO_QUEUES,
 ) -> AsyncIterator[World]:
     async with (
         FakeApiServer() as server,
@@ -159,6 +163,7 @@ async def world(
             address,
             door,
             lease,
+            queues,
         )
         cluster.session = session
         await cluster.pages.start()

@@ -4,6 +4,7 @@ from scheduler_world import MIB, add_node, add_pod, world
 
 from weft.cluster.scheduler.explain_service import Explainer, SearchOptions
 from weft.core.ledger import RequestLimits
+from weft.model.queue_rules import QueueRules
 from weft.model.reason import TEXT, Code
 
 
@@ -152,6 +153,22 @@ async def test_preemption_that_would_help_is_said_to_be_missing() -> None:
         assert "kube-scheduler with Weft as its extender" in note
         assert (await cluster.explain("polite")).notes == ()
         assert (await cluster.explain("small")).notes == ()
+
+
+async def test_in_fair_order_no_pod_of_another_queue_is_said_to_be_preempted() -> None:
+    async with world(queues=QueueRules("fair")) as cluster:
+        add_node(cluster.server, "a", gpus=1)
+        await cluster.lead()
+        low = {"labels": {"weft.dev/queue": "other"}}
+        add_pod(cluster.server, "low", 15_000, priority=1, meta=low)
+        await cluster.until(lambda: cluster.bound("low"))
+        for name, queue in (("stranger", "own"), ("alike", "other")):
+            meta = {"labels": {"weft.dev/queue": queue}}
+            uid = add_pod(cluster.server, name, 12_000, priority=50, meta=meta)
+            await cluster.until(lambda uid=uid: uid in cluster.live.engine.queue)
+        assert (await cluster.explain("stranger")).notes == ()
+        (note,) = (await cluster.explain("alike")).notes
+        assert note.startswith("its profile does not preempt: ending d/low, of lower priority")
 
 
 async def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> None:
