@@ -112,6 +112,7 @@ test-gpu: venv  ## Shares of this machine's NVIDIA GPU, on a real kubelet and co
 
 test-browser: venv  ## The report and the console in Chromium (needs the Debian packages chromium, fonts-liberation and nginx).
 	@$(BIN)/pytest tests/browser
+	@WEFT_TEST_LONG=1 $(BIN)/pytest tests/property/test_console_picture.py -k "random_states_picture or many_random_deltas"  # in full
 
 gpu-check:  ## What the agent relies on, and workloads, on the GPU at hand, in ten minutes; fails where there is none.
 	@$(PYTHON) benchmarks/gpu_check.py
