@@ -9,6 +9,7 @@ from ways import CHOSEN, FIRST, SHIPPED, WAYS
 
 from weft.core.constraints import ExistingPods, ServingVolumes
 from weft.core.constraints.counts import CountByNode
+from weft.core.engine import Command
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.engine import Engine
@@ -50,9 +51,9 @@ def a_refused_bind_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_refused_bind_believed_though_the_pod_is_bound(patch: pytest.MonkeyPatch) -> None:
-    def lost(self: Engine, uid: str, now_ns: int) -> None:
+    def lost(self: Engine, uid: str, now_ns: int, out: list[Command]) -> None:
         if self.ledger.release(uid) is not None and uid in self.placed:
-            self._unwind(uid, now_ns)
+            self._unwind(uid, now_ns, out)
 
     patch.setattr(Engine, "_bind_failed", lost)
 
