@@ -167,7 +167,7 @@ class Engine:
         self.residencies.now_ns = now_ns
         if isinstance(event, events.PodBound):
             self.ledger.commit(event.uid)
-            self.queue.gangs.bound(event.uid, self.is_bound)
+            self.queue.gangs.is_bound(event.uid)
             self._work_ahead()
             return [*self.side_tasks.take_faults()]
         self._take_in(event, now_ns, out)
@@ -312,6 +312,8 @@ class Engine:
             goes_first = partial(self.oom_history.goes_first, pod)
             first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
         try:
+            if pod.gang:
+                self.queue.gangs.comes(pod, now_ns)
             as_old = self.queue.gangs.as_old(pod) if pod.gang else pod
             order = ask.queue_order(profile.lead, as_old)
             self.queue.add(pod, profile, now_ns, order, first=first)
@@ -326,6 +328,8 @@ class Engine:
 
     def _gone(self, event: events.PodGone, now_ns: int, out: list[Command]) -> None:
         uid, gangs = event.uid, self.queue.gangs
+        if event.completed:
+            gangs.is_done(uid)
         members = None if event.completed else self._gang_of(uid)
         ended = self._ended_unasked(uid) if members is not None else None
         self.queue.remove(uid, now_ns)
@@ -410,7 +414,7 @@ class Engine:
             self.kept_places.keep_on(placement.node)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
-            self.queue.gangs.bound(placement.uid, self.is_bound)
+            self.queue.gangs.is_bound(placement.uid)
         if event.marks:
             self.existing.put(placement.uid, placement.node, event.marks, event.mounted)
         else:

@@ -96,8 +96,8 @@ class Forecasts:
 
     def order(self, waiting: WaitingPod, now_ns: int) -> Key:
         """Return the key by which the pod is sorted in the queue."""
-        pod, half_ns = waiting.pod, self.left(waiting.pod, now_ns).half_ns
-        return self.discipline.order(waiting.key, waiting.rank, pod.came_ns, half_ns)
+        half_ns = self.left(waiting.pod, now_ns).half_ns
+        return self.discipline.order(waiting.key, waiting.rank, waiting.came_ns, half_ns)
 
     def passes(
         self, pods: Iterable[PodRequest], turns: Iterable[LineTurn], now_ns: int

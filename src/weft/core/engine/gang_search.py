@@ -516,7 +516,7 @@ def is_short(
 def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """Evict running pods of gangs that cannot get enough places: they make no progress, and hold
     capacity for which other pods wait."""
-    for members in engine.queue.gangs.broken(now_ns, engine.is_bound):
+    for members in engine.queue.gangs.broken(now_ns):
         decision = members.decision()
         for uid in list(members.placed):
             if engine.is_bound(uid) and uid not in members.leaving:

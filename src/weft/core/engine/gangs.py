@@ -7,7 +7,7 @@ Once as many as the gang needs have places, its other pods wait one by one, as a
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import UNSET
@@ -40,28 +40,35 @@ class GangMembers(Generic[W]):
     in the queue for all, if any. `ready_ns` and `tries` belong to the gang, so that another head
     takes them over. `short_since_ns` is when a waiting pod first fitted nowhere, or its Binding
     failed, although others run; `missing_since_ns` is when too few pods were left of a gang that
-    ran; None otherwise. `leaving` are running pods of the gang that are being evicted because the
-    others do not start. `owed` is how many of its running pods ended before they were done, and
-    have not been replaced. `queued`: a pod of it was in this queue; otherwise it may be another
-    scheduler's. `most` is the most of its pods that an empty cluster has room for; it was computed
-    from `largest_sums` at the layout of nodes `summed_at`.
+    ran; None otherwise. `bound` are the placed pods whose Bindings are known to have succeeded.
+    `leaving` are running pods of the gang that are being evicted because the others do not start.
+    `owed_ns` is when running pods ended before they were done, for which no successor has come;
+    `successors` are pods that came for others. `arrived` counts pods bound since a place was first
+    kept for successors. `queued`: a pod of it was in this queue; otherwise it may be another
+    scheduler's. `done`: a pod of it ran to its end, so that fewer are needed now. `most` is the
+    most of its pods that an empty cluster has room for; it was computed from `largest_sums` at the
+    layout of nodes `summed_at`.
     """
 
     __slots__ = (
         "_placed",
         "_sizes",
         "_tasks",
+        "arrived",
+        "bound",
+        "done",
         "gang",
         "head",
         "largest_sums",
         "leaving",
         "missing_since_ns",
         "most",
-        "owed",
+        "owed_ns",
         "placed",
         "queued",
         "ready_ns",
         "short_since_ns",
+        "successors",
         "summed_at",
         "tries",
         "waiting",
@@ -76,7 +83,10 @@ class GangMembers(Generic[W]):
         self.short_since_ns: int | None = None
         self.missing_since_ns: int | None = None
         self.leaving: set[str] = set()
-        self.owed, self.queued = 0, False
+        self.owed_ns: list[int] = []
+        self.successors: set[str] = set()
+        self.bound: set[str] = set()
+        self.arrived, self.queued, self.done = 0, False, False
         self.most, self.summed_at = ANY_NUMBER, -1
         self.largest_sums: dict[tuple[str, Shape], Ints] = {}
         self._sizes: Counter[Gang] = Counter()
@@ -115,11 +125,14 @@ class GangMembers(Generic[W]):
         tasks = self._placed + Counter(gang.task for gang in more)
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
 
-    def are_enough(self, uids: Collection[str]) -> bool:
-        """Return True if these placed pods are as many as the gang needs, in total and of each
-        task."""
-        tasks = Counter(self.placed[uid].task for uid in uids)
-        return len(uids) >= self.least and self._enough(self._of_each_task(), tasks)
+    @property
+    def runs(self) -> bool:
+        """Return True if as many pods as the gang needs are bound, in total and of each task."""
+        if len(self.bound) < self.least:
+            return False
+        needed = self._of_each_task()
+        tasks = Counter(self.placed[uid].task for uid in self.bound) if needed else self._placed
+        return self._enough(needed, tasks)
 
     def lacking(self) -> dict[str, int]:
         """Return how many more pods of each task need places, for tasks of which the gang needs a
@@ -146,10 +159,11 @@ class GangMembers(Generic[W]):
 
     def put(self, uid: str, gang: Gang) -> None:
         """Record that a pod of the gang has a place."""
+        was_bound = uid in self.bound
         if uid in self.placed:
             self.take(uid)
-        else:
-            self.owed = max(0, self.owed - 1)
+        if was_bound:
+            self.bound.add(uid)
         self.placed[uid] = gang
         self._placed[gang.task] += 1
         self.count(gang, 1)
@@ -158,6 +172,7 @@ class GangMembers(Generic[W]):
         """Record that the pod has no place any more."""
         gang = self.placed.pop(uid)
         self.leaving.discard(uid)
+        self.bound.discard(uid)
         self._placed[gang.task] -= 1
         self.count(gang, -1)
 
@@ -222,11 +237,22 @@ class Gangs(Generic[W]):
             self._forget_if_empty(members)
         return members
 
+    def comes(self, pod: PodRequest, now_ns: int) -> None:
+        """Take in a new pod of a gang: it is the successor of a pod that ended lately, if there is
+        one without."""
+        members = self._by_key.get(pod.gang.key) if pod.gang else None
+        if members is None or pod.uid in members.waiting:
+            return
+        members.owed_ns = [at for at in members.owed_ns if now_ns - at < MISSING_GRACE_NS]
+        if members.owed_ns:
+            del members.owed_ns[0]
+            members.successors.add(pod.uid)
+
     def as_old(self, pod: PodRequest) -> PodRequest:
         """Return the pod as the queue is to order it: one that replaces a pod of its gang goes
         before all others of its priority."""
         members = self._by_key.get(pod.gang.key) if pod.gang else None
-        if not pod.gang or members is None or not members.owed:
+        if not pod.gang or members is None or pod.uid not in members.successors:
             return pod
         return replace(pod, created_ns=0, gang=replace(pod.gang, created_ns=0))
 
@@ -242,36 +268,45 @@ class Gangs(Generic[W]):
 
     def lacks(self, members: GangMembers[W], now_ns: int) -> int | None:
         """Record that a pod of the gang is gone before it was done. Return since when too few exist
-        although some have places; None if that is not so."""
-        if members.is_complete or members.has_quorum or not members.placed:
+        although some have places; None if that is not so, or if others of it are done."""
+        if members.done or members.is_complete or members.has_quorum or not members.placed:
             return None
         self._short[members.gang.key] = members
         if members.missing_since_ns is None:
             members.missing_since_ns = now_ns
         return members.missing_since_ns
 
-    def bound(self, uid: str, is_bound: Callable[[str], bool]) -> None:
-        """Take in that a pod is bound: its gang may have enough running pods again."""
-        members = self._of_placed.get(uid) if self._short else None
-        if members is not None and members.gang.key in self._short:
-            self._runs(members, is_bound)
+    def is_done(self, uid: str) -> None:
+        """Record that the pod ran to its end: what is left of its gang may end as well."""
+        if (members := self._of_placed.get(uid)) is not None:
+            members.done, members.missing_since_ns = True, None
 
-    def _runs(self, members: GangMembers[W], is_bound: Callable[[str], bool]) -> bool:
+    def is_bound(self, uid: str) -> None:
+        """Record that the pod's Binding succeeded: its gang may have enough running pods again."""
+        members = self._of_placed.get(uid)
+        if members is None or uid in members.bound:
+            return
+        members.bound.add(uid)
+        members.successors.discard(uid)
+        members.arrived += 1
+        if members.gang.key in self._short:
+            self._stop_watching(members)
+
+    def _stop_watching(self, members: GangMembers[W]) -> bool:
         """Return True, and stop watching the gang, if enough of its pods run, or none has a
         place."""
-        running = [uid for uid in members.placed if is_bound(uid)]
-        if members.placed and members.least and not members.are_enough(running):
+        if members.placed and members.least and not members.runs:
             return False
         self._short.pop(members.gang.key, None)
         members.short_since_ns = members.missing_since_ns = None
         return True
 
-    def broken(self, now_ns: int, is_bound: Callable[[str], bool]) -> list[GangMembers[W]]:
+    def broken(self, now_ns: int) -> list[GangMembers[W]]:
         """Return gangs of which too few pods run, for `GRACE_NS` although others wait, or for
         `MISSING_GRACE_NS` as no others exist."""
         found = []
         for members in list(self._short.values()):
-            if self._runs(members, is_bound) or members.has_quorum:
+            if self._stop_watching(members) or members.has_quorum:
                 continue  # or their Bindings are under way
             if not members.waiting:
                 members.short_since_ns = None

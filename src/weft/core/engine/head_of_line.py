@@ -22,7 +22,6 @@ from weft.core.engine.events import Command, Unschedulable
 from weft.core.engine.forecasts import kinds_of
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.kept_places import (
-    MOST_REPLACED,
     WAITS,
     LineTurn,
     VacatedTurn,
@@ -271,9 +270,9 @@ def keep_for_successor(
     now_ns: int,
 ) -> None:
     """Keep the place of a gang's running pod, which ended before it was done, for the pod that
-    replaces it."""
-    members.owed += 1
-    if not members.there or members.owed > MOST_REPLACED:
+    replaces it. Where queues of teams count, the next turn decides who gets it."""
+    members.owed_ns.append(now_ns)
+    if not members.there or engine.teams.part:
         return
     if (turn := engine.kept_places.vacated(members, ended, priority, now_ns)) is not None:
         replaces = "a pod that ended" if len(turn.places) == 1 else "pods that ended"
@@ -281,20 +280,19 @@ def keep_for_successor(
 
 
 def _look_at_vacated(engine: Engine, turn: VacatedTurn, now_ns: int) -> None:
-    """Give up the places that no pod needs that replaces another one, all of them once their time
-    is over or too many pods of the gang ended."""
-    kept, members = engine.kept_places, turn.members
-    owed = min(members.owed, len(turn.places)) if members.there else 0
-    if now_ns >= turn.until_ns or members.owed > MOST_REPLACED:
-        owed = 0
-    if owed == len(turn.places):
+    """Give up places whose time is over and those that no pod needs any more; all of them once the
+    gang is gone."""
+    kept = engine.kept_places
+    still = kept.still_kept(turn, now_ns) if turn.members.there else []
+    if still and len(still) == len(turn.places):
         return
-    before, whole = turn.nodes, kept.whole_of(turn)
+    before = turn.nodes
     kept.let_go(turn)
-    turn.places = sorted(turn.places, key=lambda place: place.uid not in whole)[:owed]
-    if not owed:
+    turn.places = still
+    if still:
+        kept.hold(turn)
+    else:
         del kept.turns[turn.key]
-    kept.hold(turn)
     _open_up(engine, turn, before, now_ns)
 
 
@@ -313,7 +311,7 @@ def freed(engine: Engine, node: str, now_ns: int) -> None:
         kept.keep_on(node)
     for turn in there:
         _renew(engine, turn, now_ns)
-        if later or kept.is_whole(turn):
+        if (later or kept.is_whole(turn)) and not isinstance(turn, VacatedTurn):
             _wake(engine, turn, now_ns)
     for_whom, by_pod = partial(_is_for, engine, there, {}, now_ns), engine.forecasts.on
     engine.queue.wake_for_freed(all_free._replace(for_whom=for_whom, by_pod=by_pod), now_ns)
@@ -372,7 +370,11 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
         for turn in kept.keep_on(name):
             if row is None or not table.schedulable[row]:
                 kept.let_go(turn)
-                nodes, turn.places = turn.nodes, ()
+                nodes, before = turn.nodes, turn.places
+                turn.places = ()
+                if isinstance(turn, VacatedTurn):  # each of its places is for another pod
+                    turn.places = [place for place in before if place.node != name]
+                    kept.hold(turn)
                 turn.reservation.starts_ns = turn.reservation.sure_ns = None
                 _open_up(engine, turn, nodes, now_ns)
                 _wake(engine, turn, now_ns)

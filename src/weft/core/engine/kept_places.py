@@ -17,7 +17,7 @@ that replaces it, for `REPLACED_NS` (`VacatedTurn`).
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -47,9 +47,9 @@ longer: rules about other pods may have changed."""
 REPLACED_NS = 30_000_000_000
 """The place of a gang's pod that ended is kept this long for the pod that replaces it: controllers
 create one within seconds, after the second failure within 20 s."""
-MOST_REPLACED = 16
-"""If more pods of a gang end within that time, nothing is kept for those that replace them: the
-gang is probably being deleted, and others wait."""
+MOST_REPLACED, MOST_VACATED = 16, 32
+"""Nothing is kept for successors of a gang of which more pods end within that time, as it is
+probably being deleted, or once places are kept for so many gangs: each costs every decision."""
 REPLACES = "replaces/"
 
 LineOf = Literal["gangs", "several", "others", "successors"]
@@ -133,18 +133,24 @@ class LineTurn:
 
 
 class VacatedTurn(LineTurn):
-    """The places of a gang's pods that ended before they were done, kept until `until_ns` for the
-    pods that replace them. No other pod of this priority or a lower one takes them."""
+    """The places of a gang's pods that ended before they were done, kept for the pods that replace
+    them, each for `REPLACED_NS`; `over_ns` is until when, by UID of the place. No other pod of this
+    priority or a lower one takes them."""
 
-    __slots__ = ()
+    __slots__ = ("over_ns",)
     members: GangMembers[WaitingPod]
 
-    def __init__(self, members: GangMembers[WaitingPod], priority: int, until_ns: int) -> None:
+    def __init__(self, members: GangMembers[WaitingPod], priority: int) -> None:
         self.members, self.line = members, QueueLine("", priority, "successors")
         self.order, self.came = (), (-FAR, -1)
         self.places: Sequence[Placement] = ()
-        self.due_ns, self.until_ns, self.asks = FAR, until_ns, ""
+        self.over_ns: dict[str, int] = {}
+        self.due_ns, self.until_ns, self.asks = FAR, FAR, ""
         self.reservation = Reservation()
+
+    def times(self) -> tuple[int, int, int]:
+        """Return when the first of its places is given up."""
+        return FAR, min((self.over_ns[place.uid] for place in self.places), default=FAR), FAR
 
     @property
     def key(self) -> str:
@@ -318,18 +324,38 @@ class KeptPlaces:
     ) -> VacatedTurn | None:
         """Keep the place of a gang's pod that ended before it was done for the pod that replaces
         it; return what is kept for the gang, None if the place is not kept."""
-        if not (self.on and self.rules.after_ns):
+        turn = VacatedTurn(members, priority)
+        known = self.turns.get(turn.key)
+        if not (self.on and self.rules.after_ns) or (known is None and self._are_many_vacated):
             return None
-        until_ns = now_ns + REPLACED_NS
-        turn = VacatedTurn(members, priority, until_ns)
-        turn = cast(VacatedTurn, self.turns.setdefault(turn.key, turn))
-        if len(turn.places) >= MOST_REPLACED:
+        if isinstance(known, VacatedTurn) and known.members is members:
+            turn = known
+        else:
+            members.arrived = 0
+        lately = members.owed_ns[-MOST_REPLACED - 1 :]
+        if len(lately) > MOST_REPLACED and now_ns - lately[0] < REPLACED_NS:
+            turn.over_ns = dict.fromkeys(turn.over_ns, now_ns)
             return None
-        self.let_go(turn)
+        if known is not None:
+            self.let_go(known)
+        self.turns[turn.key] = turn
         place = replace(ended, uid=WAITS + ended.uid)
-        turn.places, turn.until_ns = (*turn.places, place), until_ns
+        turn.places, turn.over_ns[place.uid] = (*turn.places, place), now_ns + REPLACED_NS
         self._hold(turn.places)
         return turn
+
+    @property
+    def _are_many_vacated(self) -> bool:
+        vacated = (turn for turn in self.turns.values() if isinstance(turn, VacatedTurn))
+        return sum(1 for _ in vacated) >= MOST_VACATED
+
+    def still_kept(self, turn: VacatedTurn, now_ns: int) -> list[Placement]:
+        """Return those of the places that are still kept: not as many as pods of the gang were
+        bound since, first those that are taken, and none whose time is over."""
+        whole, arrived = self.whole_of(turn), turn.members.arrived
+        turn.members.arrived = 0
+        there = sorted(turn.places, key=lambda place: place.uid in whole)[arrived:]
+        return [place for place in there if now_ns < turn.over_ns[place.uid]]
 
     # --- what is held ---
 

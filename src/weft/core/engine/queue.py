@@ -82,12 +82,12 @@ class WaitingPod:
     `woken`: it left its group for a try. `skip_backoff`: it was woken by periodic events (GPU
     metrics), and needs no back-off before or after the try. `parked_in` is the group that it was
     parked in last, `group` the key of its group. `faults` counts the tries that failed by an error.
-    `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is tried.
-    `team` is its team's queue, "" if that does not matter.
+    `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is tried,
+    `came_ns` when it came. `team` is its team's queue, "" if that does not matter.
     """
 
     __slots__ = (
-        "faults",
+        *("came_ns", "faults"),
         "group",
         "key",
         "parked_in",
@@ -114,7 +114,7 @@ class WaitingPod:
         self.pod, self.profile, self.team = pod, profile, team
         order = order or ask.queue_order(profile.lead, pod)
         self.key: Key = (*order.key, seq)
-        self.rank = order.rank
+        self.rank, self.came_ns = order.rank, order.came_ns
         self.turn_of = pod.namespace
         self.group = self.own_group()
         self.tries = self.faults = 0
@@ -297,7 +297,7 @@ def active_in(heap: Heap) -> Iterator[WaitingPod]:
 
 def came(waiting: WaitingPod) -> tuple[int, int]:
     """Return the order of arrival: smaller is earlier."""
-    return waiting.pod.came_ns if waiting.pod.gang else waiting.pod.created_ns, waiting.key[-1]
+    return waiting.came_ns, waiting.key[-1]
 
 
 class Queue(GatheringPods):
@@ -362,6 +362,7 @@ class Queue(GatheringPods):
     ) -> WaitingPod:
         self._seq += 1
         team = self._teams.apart(pod) if self._teams is not None else ""
+        order = order or ask.queue_order(profile.lead, self.gangs.as_old(pod))
         waiting = WaitingPod(pod, profile, self._seq, team, order)
         if self._order is not None:
             waiting.key = self._order(waiting, now_ns)

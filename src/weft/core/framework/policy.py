@@ -459,16 +459,18 @@ def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
 
 class QueueOrder(NamedTuple):
     """A pod's order in the queue: `key` compares it with pods of its profile, `rank` is its negated
-    priority (`Policy.rank`); smaller comes first."""
+    priority (`Policy.rank`); smaller comes first. `came_ns` is the time from which its age
+    counts."""
 
     key: tuple[int, ...]
     rank: tuple[int, int]
+    came_ns: int
 
 
 def queue_order(policy: Policy, pod: PodRequest) -> QueueOrder:
     """Return the pod's order in the queue, by its age there (`PodRequest.came_ns`)."""
     as_old = replace(pod, created_ns=pod.came_ns) if pod.gang else pod
-    return QueueOrder(queue_key(policy, as_old), policy.rank(pod))
+    return QueueOrder(queue_key(policy, as_old), policy.rank(pod), as_old.created_ns)
 
 
 def pre_filter(policy: Policy, shape: Shape) -> Shape:

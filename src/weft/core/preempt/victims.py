@@ -73,15 +73,21 @@ BorrowingQueuesOf = Callable[[Sequence[Victim]], Sequence[BorrowingQueue]]
 def most_given_back(in_order: Sequence[int], queues: Sequence[BorrowingQueue]) -> list[int]:
     """Return as many of the victims as leave all queues their guarantees, taken one by one in
     this order; victims are numbers, as in `queues`."""
-    members = np.ones((1, len(in_order)))
-    if all(each.keeps_guarantee(members)[0] for each in queues):
-        return [*in_order]
-    members[:] = 0.0
+    columns = [(each.pods.tolist(), each.held.tolist(), each.beyond.tolist()) for each in queues]
+    given = [[0.0] * len(beyond) for *_, beyond in columns]
+    taken = []
     for at in in_order:
-        members[0, at] = 1.0
-        if not all(each.keeps_guarantee(members)[0] for each in queues):
-            members[0, at] = 0.0
-    return [at for at in in_order if members[0, at]]
+        sums = [
+            [before + more for before, more in zip(had, held[at], strict=True)]
+            for had, (_, held, _) in zip(given, columns, strict=True)
+        ]
+        if all(
+            not pods[at] or any(gone <= most for gone, most in zip(now, beyond, strict=True))
+            for now, (pods, _, beyond) in zip(sums, columns, strict=True)
+        ):
+            taken.append(at)
+            given = sums
+    return taken
 
 
 def uids_of(victims: Iterable[Victim]) -> list[str]:
