@@ -4,7 +4,7 @@
 
 The same commit gives the same bytes: times in archives are the commit's (or SOURCE_DATE_EPOCH).
 Needs what `make venv` has made. The version is src/weft/__init__.py's, which the chart's must be.
-Its notes in CHANGELOG.md must have all changes: none may be under [Unreleased].
+CHANGELOG.md must have a heading with it, and under that all changes: none under [Unreleased].
 
 The image is the Dockerfile's where buildah or podman has or can pull its base, else of
 Debian's packages (image/make_image.py); where neither can be made, stderr says so, and the release
@@ -24,7 +24,6 @@ import sys
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,8 @@ UV = ROOT / ".venv" / "bin" / "uv"
 MAKE_IMAGE = ROOT / "deploy" / "image" / "make_image.py"
 SUMS = "SHA256SUMS"
 STATUS_FILE, STATUS_FOLDER = "var/lib/dpkg/status", "var/lib/dpkg/status.d"
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+"""How a layer removes a file of the layers below, and all files of a folder."""
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch_s)}
     uv("build", "--out-dir", str(folder), environment=environment)
     (folder / f"weft-{version}.tgz").write_bytes(chart_archive(epoch_s))
-    debian: dict[str, dict[str, str]] = {}
+    debian: list[dict[str, str]] = []
     tag = f"weft-gpu:{version}"
     with tempfile.TemporaryDirectory(prefix="weft-release-") as name:
         archive = Path(name) / "image.tar"
@@ -88,8 +89,13 @@ def version_of_all() -> str:
 
 
 def refuse_unreleased(changelog: Path, version: str) -> None:
-    """Exit where changes are under no version: they would be in the release and not in its
-    notes."""
+    """Exit where the notes lack the version, or changes are under no version: they would be in the
+    release and not in its notes."""
+    if not any(line.startswith(f"## [{version}]") for line in changelog.read_text().splitlines()):
+        sys.exit(
+            f"{changelog}: no heading `## [{version}]`, so {version} has no notes; add it, with "
+            "all changes since the version before"
+        )
     text = changelog.read_text().partition("\n## [Unreleased]")[2].partition("\n## [")[0]
     count = sum(line.startswith("- ") for line in text.splitlines())
     if count:
@@ -163,32 +169,67 @@ def ran(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def debian_packages(archive: Path) -> dict[str, dict[str, str]]:
-    """The Debian packages of a docker-archive by name, each with its fields; empty where its base
-    is not of Debian's."""
-    found: dict[str, dict[str, str]] = {}
+def debian_packages(archive: Path) -> list[dict[str, str]]:
+    """The Debian packages that are installed in the image of a docker-archive, each with its
+    fields; empty where its base is not of Debian's. Later layers replace or remove what earlier
+    ones say."""
+    found: dict[str, list[dict[str, str]]] = {}
     with tarfile.open(archive) as image:
-        for member in image.getmembers():
-            if member.isfile() and member.name.endswith(".tar"):
-                with tarfile.open(fileobj=image.extractfile(member)) as layer:
-                    found |= {each["Package"]: each for each in described(layer)}
-    return found
+        manifest = image.extractfile("manifest.json")
+        assert manifest is not None
+        for name in json.load(manifest)[0]["Layers"]:
+            with tarfile.open(fileobj=image.extractfile(name)) as layer:
+                gone = {removed_by(path_of(member)) for member in layer} - {""}
+                kept = {
+                    path: packages
+                    for path, packages in found.items()
+                    if not any(path == each or path.startswith(f"{each}/") for each in gone)
+                }
+                found = kept | described(layer)
+    installed = {
+        (package["Package"], package["Architecture"]): package
+        for packages in found.values()
+        for package in packages
+    }
+    return [installed[key] for key in sorted(installed)]
 
 
-def described(layer: tarfile.TarFile) -> Iterator[dict[str, str]]:
-    """The packages that a layer's dpkg knows, or that are described as in images without dpkg."""
+def path_of(member: tarfile.TarInfo) -> str:
+    """Its path from the image's root."""
+    return member.name.removeprefix("./").lstrip("/")
+
+
+def removed_by(path: str) -> str:
+    """The path that this file of a layer removes from the layers below; "" if none."""
+    folder, _, name = path.rpartition("/")
+    if name == OPAQUE:
+        return folder
+    if not name.startswith(WHITEOUT):
+        return ""
+    return f"{folder}/{name.removeprefix(WHITEOUT)}".lstrip("/")
+
+
+def described(layer: tarfile.TarFile) -> dict[str, list[dict[str, str]]]:
+    """The installed packages by the file of the layer that says so: dpkg's, or that of one package
+    as in images without dpkg, which need not give a status."""
+    found: dict[str, list[dict[str, str]]] = {}
     for member in layer.getmembers():
-        folder, _, name = member.name.rpartition("/")
-        is_one = folder.endswith(STATUS_FOLDER) and not name.endswith(".md5sums")
-        if not member.isfile() or not (is_one or member.name.endswith(STATUS_FILE)):
+        path = path_of(member)
+        folder, _, name = path.rpartition("/")
+        is_one = folder == STATUS_FOLDER and not name.endswith(".md5sums")
+        if not member.isfile() or not (is_one or path == STATUS_FILE):
             continue
         content = layer.extractfile(member)
         assert content is not None
+        packages = found[path] = []
         for paragraph in content.read().decode(errors="replace").split("\n\n"):
             lines = [line.partition(": ") for line in paragraph.splitlines() if line[:1].strip()]
             fields = {key: said for key, _, said in lines}
+            # The last word is the state: a package on hold is installed too ("hold ok installed").
+            status = fields.get("Status", "installed" if is_one else "").split()
             if {"Package", "Version", "Architecture"} <= fields.keys():
-                yield fields
+                packages += [fields] if status[-1:] == ["installed"] else []
+    return found
 
 
 def component_of(package: dict[str, str]) -> dict[str, str]:
@@ -198,7 +239,7 @@ def component_of(package: dict[str, str]) -> dict[str, str]:
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
 
 
-def sbom(epoch_s: int, debian: dict[str, dict[str, str]]) -> str:
+def sbom(epoch_s: int, debian: list[dict[str, str]]) -> str:
     """What the wheel and the image are made of, as CycloneDX: the locked dependencies with the
     agent's, and the image's Debian packages. The time is the commit's, the serial number follows
     from the content."""
@@ -206,7 +247,7 @@ def sbom(epoch_s: int, debian: dict[str, dict[str, str]]) -> str:
     found: dict[str, Any] = json.loads(said)
     found["metadata"]["timestamp"] = datetime.fromtimestamp(epoch_s, UTC).isoformat()
     found.pop("serialNumber", None)
-    found["components"] += [component_of(debian[name]) for name in sorted(debian)]
+    found["components"] += map(component_of, debian)
     text = json.dumps(found, sort_keys=True)
     found["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, text)}"
     return json.dumps(found, indent=2) + "\n"

@@ -166,6 +166,63 @@ def test_hours_cost_what_their_model_does(tmp_path: Path) -> None:
     assert told in " ".join(bare.stderr.split())
 
 
+def test_hours_by_model_beyond_those_held_cost_only_what_is_held(tmp_path: Path) -> None:
+    """The server says 12 hours of a queue, and 36 by model; of another it says the same twice."""
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
+    held = {"d": (12, {"NVIDIA-T4": 27, "NVIDIA-A100": 9}), "e": (0.3, {"NVIDIA-T4": 0.3})}
+    lines = ["# TYPE queue:weft_gpus_held gauge"]
+    for name, (gpus, _) in held.items():
+        lines += [f'queue:weft_gpus_held{{queue="{name}"}} {gpus} {at}' for at in times]
+    lines.append("# TYPE queue_model:weft_gpus_held gauge")
+    for name, (_, models) in held.items():
+        for model, gpus in models.items():
+            series = f'queue_model:weft_gpus_held{{model="{model}",queue="{name}"}} {gpus}'
+            lines += [f"{series} {at}" for at in times]
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("A100: 4\ndefault: 1\n")
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
+        said = command(*asked, "--prices", prices, "-o", "json")
+    assert said.returncode == 0, said.stderr
+    told: dict[str, Any] = json.loads(said.stdout)
+    rows = {row["group"]: row for row in told["rows"]}
+    assert rows["d"]["gpu_hours"] == pytest.approx(12)
+    assert rows["d"]["gpu_hours_by_model"] == pytest.approx({"NVIDIA-T4": 9, "NVIDIA-A100": 3})
+    assert rows["d"]["cost"] == pytest.approx(9 + 4 * 3)
+    assert rows["e"]["cost"] == pytest.approx(0.3)
+    warned = " ".join(said.stderr.split())
+    assert "by model than in all for d (36.00 instead of 12.00 GPU-hours)" in warned
+    assert " e (" not in warned
+
+
+def test_hours_before_the_rules_are_whole_and_of_an_unknown_model_once(tmp_path: Path) -> None:
+    """The server has the first rules for three of four hours, and those by model for one."""
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    lines = ["# TYPE namespace:weft_gpus_held gauge"]
+    times = range(end_s - 3 * 3_600 + SCRAPED_S, end_s + 600, SCRAPED_S)
+    lines += [f'namespace:weft_gpus_held{{namespace="a"}} 3 {at}' for at in times]
+    lines.append("# TYPE namespace_model:weft_gpus_held gauge")
+    times = range(end_s - 3_600 + SCRAPED_S, end_s + 600, SCRAPED_S)
+    for model, gpus in {"NVIDIA-A100": 2, "(unknown model)": 1}.items():
+        series = f'namespace_model:weft_gpus_held{{model="{model}",namespace="a"}} {gpus}'
+        lines += [f"{series} {at}" for at in times]
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("A100: 2.5\ndefault: 1\n")
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--hours", 4, "--end", end, "--prices", prices)
+        said = command(*asked, "-o", "json")
+    assert said.returncode == 0, said.stderr
+    assert not said.stderr
+    (row,) = json.loads(said.stdout)["rows"]
+    assert row["gpu_hours"] == pytest.approx(9)
+    models = {"NVIDIA-A100": 2, "(unknown model)": 1 + 2 * 3}
+    assert row["gpu_hours_by_model"] == pytest.approx(models)
+    assert row["cost"] == pytest.approx(2.5 * 2 + 7)
+
+
 @pytest.mark.parametrize(
     ("by", "named", "rest"),
     [
@@ -199,10 +256,17 @@ def test_what_is_used_of_groups_that_are_not_told_by_name_is_of_the_others(
 
 
 def held_by_model(add: Callable[..., None]) -> Iterator[dict[str, Any]]:
-    """Ask for what two schedulers, both scraped, tell that pods hold of each model."""
+    """Ask for what two schedulers, both scraped, tell that pods hold, in all and of each model.
+    What a queue's limits count is another number."""
+    add("weft_queue_held", 7, queue="red", amount="gpus", instance="a")
     for by in BY:
         group = {"label": "team", "value": "red"} if by == "label" else {by: "red"}
         samples = []
+        for instance in "ab":
+            add(f"weft_{by}_gpus_held", 2.5, **group, instance=instance)
+        labels = ",".join(f'{key}="{said}"' for key, said in group.items())
+        whole = {"labels": f"{by}:weft_gpus_held{{{labels}}}", "value": 2.5}
+        yield {"expr": f"{by}:weft_gpus_held", "eval_time": "2m", "exp_samples": [whole]}
         for model, gpus in (("A100", 2), ("T4", 0.5)):
             for instance in "ab":
                 add(f"weft_{by}_gpus_held_by_model", gpus, **group, model=model, instance=instance)

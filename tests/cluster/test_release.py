@@ -2,9 +2,11 @@
 into an empty environment beside no checkout, does the main jobs."""
 
 import hashlib
+import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -117,6 +119,24 @@ def test_a_version_whose_notes_lack_changes_is_not_released(tmp_path: Path) -> N
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("version", ["", "0.0.1", f"{weft.__version__}.post1"])
+def test_a_version_without_a_heading_in_the_notes_is_not_released(
+    version: str, tmp_path: Path
+) -> None:
+    changelog, folder = tmp_path / "CHANGELOG.md", tmp_path / "release"
+    head = (
+        f"## [{version}]\n\n### Added\n\n- Old, unlike [{weft.__version__}].\n" if version else ""
+    )
+    changelog.write_text(f"# Changelog\n\n## [Unreleased]\n\n{head}")
+    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
+    ran = subprocess.run(
+        [*script, "--changelog", changelog], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert f"{changelog}: no heading `## [{weft.__version__}]`" in ran.stderr
+    assert not list(folder.iterdir())
+
+
 def test_helm_renders_the_packed_chart_as_the_folder(release: Path) -> None:
     helm = find_or_build(lambda _: None, build=False)
     (packed,) = release.glob("weft-*.tgz")
@@ -149,6 +169,67 @@ def test_the_sbom_lists_the_images_debian_packages(release: Path) -> None:
     ):
         libraries = [name for name in layer.getnames() if re.search(r"/libssl\.so\.3$", name)]
     assert libraries, "the package that is listed is in the image"
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def about(name: str, version: str, status: str = "") -> str:
+    lines = [f"Package: {name}", *([f"Status: {status}"] if status else [])]
+    return "\n".join([*lines, "Architecture: amd64", f"Version: {version}", ""])
+
+
+def packages_of(folder: Path, *layers: dict[str, str]) -> dict[str, str]:
+    """The versions of the Debian packages that a release lists for an image of these layers, whose
+    names are in no order."""
+    names = [f"{len(layers) - number}.tar" for number, _ in enumerate(layers)]
+    files = {
+        name: tar_of({path: text.encode() for path, text in layer.items()})
+        for name, layer in zip(names, layers, strict=True)
+    }
+    manifest = json.dumps([{"Config": "config.json", "Layers": names}]).encode()
+    archive = folder / "image.tar"
+    archive.write_bytes(tar_of({"manifest.json": manifest, **dict(sorted(files.items()))}))
+    read = runpy.run_path(str(ROOT / "deploy" / "make_release.py"))["debian_packages"]
+    return {each["Package"]: each["Version"] for each in read(archive)}
+
+
+def test_the_sbom_has_the_packages_that_are_installed_in_the_last_layer(tmp_path: Path) -> None:
+    installed, status, folder = (
+        "install ok installed",
+        "var/lib/dpkg/status",
+        "var/lib/dpkg/status.d",
+    )
+    known = [
+        about("libc6", "1", installed),
+        about("gcc-12", "1", "deinstall ok config-files"),
+        about("held", "1", "hold ok installed"),
+        about("broken", "1", "install ok half-installed"),
+        about("make", "1", installed),
+    ]
+    base = {f"./{status}": "\n".join(known)}
+    assert packages_of(tmp_path, base) == {"libc6": "1", "held": "1", "make": "1"}
+    later = {status: about("libc6", "2", installed)}
+    assert packages_of(tmp_path, base, later) == {"libc6": "2"}
+    assert packages_of(tmp_path, later, base) == {"libc6": "1", "held": "1", "make": "1"}
+    assert packages_of(tmp_path, base, {"app/main.py": ""}, {"var/lib/.wh.dpkg": ""}) == {}
+    extracted = {
+        f"{folder}/libssl3": about("libssl3", "3"),
+        f"{folder}/libssl3.md5sums": "0  usr/lib/libssl.so.3\n",
+        f"{folder}/tzdata": about("tzdata", "1"),
+    }
+    assert packages_of(tmp_path, extracted) == {"libssl3": "3", "tzdata": "1"}
+    upgraded = {f"{folder}/.wh.tzdata": "", f"{folder}/libssl3": about("libssl3", "4")}
+    assert packages_of(tmp_path, extracted, upgraded) == {"libssl3": "4"}
+    opaque = {f"{folder}/.wh..wh..opq": "", f"{folder}/tzdata": about("tzdata", "2")}
+    assert packages_of(tmp_path, extracted, opaque) == {"tzdata": "2"}
 
 
 @pytest.fixture(scope="module")

@@ -306,6 +306,7 @@ def _from_metrics(
     span = TraceSpan(end_s - 3_600 * hours, end_s, 30.0)
     found = asyncio.run(usage_history(configuration(config).telemetry, url, by, span, by_model))
     _warn_unpriced(prices, by_model, found.rows)
+    _warn_scaled(url, found)
     if output is UsageOutput.json:
         print(json_text(found, indent=2))
         return
@@ -325,6 +326,23 @@ def _from_metrics(
             table.add_row(*row)
         print_table(table)
         print_note(note)
+
+
+def _warn_scaled(url: str, found: "MeteredUsage") -> None:
+    """Name the groups of which the server has more GPU-hours by model than in all."""
+    from msgspec import UNSET
+
+    if found.scaled_gpu_hours is UNSET:
+        return
+    held = {row.group: row.gpu_hours for row in found.rows}
+    which = ", ".join(
+        f"{group} ({hours:,.2f} instead of {held[group]:,.2f} GPU-hours)"
+        for group, hours in sorted(found.scaled_gpu_hours.items())
+    )
+    print_warning(
+        f"{url} has more GPU-hours by model than in all for {which}; they are scaled down, and "
+        "the cost is that of the hours shown"
+    )
 
 
 _METERED = {

@@ -103,6 +103,7 @@ class UsageGauges:
             ("namespace", namespaces, ("namespace",)),
             ("workload", workloads, ("workload",)),
             ("label", labels, ("label", "value")),
+            ("queue", self._queues.reported_of(queues), ("queue",)),
         ):
             gpus = {group: each.milli / 1000 for group, each in held.items()}
             yield gauge(f"weft_{name}_gpus_held", _GPUS, gpus, *by)
@@ -110,14 +111,6 @@ class UsageGauges:
             for what, text in _MIB.items():
                 memory = {group: float(getattr(e, f"{what}_mib")) for group, e in held.items()}
                 yield gauge(f"weft_{name}_gpu_memory_{what}_mib", text, memory, *by)
-
-        queues = (
-            queues if self._queues.reported else {}
-        )  # queues are reported only if their sums are needed
-        yield _by_model("queue", queues, "queue")
-        for what in ("idle", "lent", "borrowed"):
-            memory = {queue: float(getattr(e, f"{what}_mib")) for queue, e in queues.items()}
-            yield gauge(f"weft_queue_gpu_memory_{what}_mib", _MIB[what], memory, "queue")
 
     def _queue(self, pod: UsedBy) -> str:
         return self._queues.name_of(GROUPINGS["queue"](pod))
@@ -243,6 +236,12 @@ class QueueGauges:
         """Return the name under which this queue is reported."""
         return queue if queue in self._named else self._rest
 
+    def reported_of(self, groups: Mapping[str, HeldGpus]) -> dict[str, HeldGpus]:
+        """Return what each reported queue holds, 0 for those that hold nothing; empty if no queue
+        is reported."""
+        names = (*self._named, self._rest) if self.reported else ()
+        return {name: groups.get(name, HeldGpus()) for name in names}
+
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges with their present values."""
         teams, configured = self._engine.teams, self._engine.teams.rules.queues
@@ -268,7 +267,7 @@ class QueueGauges:
         )
         for name in (*named, rest):
             pods[name, "waiting"] = waiting[name]
-        text = "Amounts that a queue's pods hold, as Weft charges them."
+        text = "Amounts that a queue's pods hold, as its limits count them."
         yield gauge("weft_queue_held", text, held, "queue", "amount")
         text = "Amounts that a queue is promised."
         yield gauge("weft_queue_guarantee", text, guarantee, "queue", "amount")

@@ -81,7 +81,8 @@ class MeteredUsage(msgspec.Struct, frozen=True):
     `capacity_gpu_hours` counts all GPUs, `idle_gpu_hours` the part that no pod held,
     `stranded_gpu_hours` the idle part that no typical pod could use; `lent_gib_hours` is memory
     given beyond the GPUs' size, `used_gpu_hours` the time in which GPUs were busy. None: the
-    server lacks the amount."""
+    server lacks the amount. `scaled_gpu_hours` has the groups of which the server has more hours
+    by model than in all, with these hours; they were scaled down. Unset if there are none."""
 
     hours: float
     capacity_gpu_hours: float | None
@@ -90,6 +91,7 @@ class MeteredUsage(msgspec.Struct, frozen=True):
     lent_gib_hours: float | None
     used_gpu_hours: float | None
     rows: tuple[MeteredRow, ...]
+    scaled_gpu_hours: dict[str, float] | msgspec.UnsetType = UNSET
 
 
 async def usage_history(
@@ -130,6 +132,7 @@ async def usage_history(
         total["lent_gib_hours"],
         total["used_gpu_hours"],
         tuple(_rows(groups, models, prices or {})),
+        _beyond(groups["gpu_hours"], models or {}) or UNSET,
     )
 
 
@@ -163,12 +166,23 @@ def _rows(
 
 
 def _by_model(hours: float, models: Mapping[str, float]) -> dict[str, float]:
-    """Return a group's hours by model. Hours from before the rules by model were added are of no
-    known model."""
-    rest = hours - sum(models.values())
-    if rest <= _ROUNDED_HOURS:
+    """Return a group's hours by model, which sum up to its hours. Hours that the server has of no
+    model, as those from before it had the rules by model, are of an unknown model; if it has more
+    hours by model than in all, each model's are scaled down."""
+    by_model = sum(models.values())
+    if by_model > hours:
+        return {model: value * hours / by_model for model, value in models.items()}
+    if hours - by_model <= _ROUNDED_HOURS:
         return dict(models)
-    return {**models, NO_MODEL: models.get(NO_MODEL, 0.0) + rest}
+    return {**models, NO_MODEL: models.get(NO_MODEL, 0.0) + hours - by_model}
+
+
+def _beyond(
+    held: Mapping[str, float], models: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """Return the sum by model of each group of which it is more than the group held."""
+    sums = {group: sum(models.get(group, {}).values()) for group in held}
+    return {group: total for group, total in sums.items() if total > held[group] + _ROUNDED_HOURS}
 
 
 async def _models(source: Prometheus, by: str, span: TraceSpan) -> dict[str, dict[str, float]]:

@@ -43,6 +43,7 @@ def add_node(
     *,
     ready: bool = True,
     advertised_mib: int | None = None,
+    model: str = "",
 ) -> None:
     """`advertised_mib`: how many weft.dev/gpu-memory a device plugin advertises there, if any."""
     has = {"cpu": "64", "memory": "64Gi", "pods": "110"}
@@ -51,7 +52,9 @@ def add_node(
     ready_now = {"type": "Ready", "status": "True" if ready else "Unknown"}
     meta = {
         "name": name,
-        "annotations": {"weft.dev/inventory": inventory(gpus), **AGENT_BY_NAME} if gpus else {},
+        "annotations": {"weft.dev/inventory": inventory(gpus, model), **AGENT_BY_NAME}
+        if gpus
+        else {},
     }
     status = {"allocatable": has, "conditions": [ready_now]}
     server.add("nodes", {"metadata": meta, "spec": {}, "status": status})

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from scheduler_world import add_node, add_pod, world
 
+from fakes.claims import claim, device, result, slice_of
 from weft.cluster.config.form import UsageSettings
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.usage_gauges import UsageGauges
 from weft.core.engine import NodesChanged
 from weft.core.record.lent_and_stranded import LentMemory
 from weft.model import Gpu, Node, Placement, Share
+from weft.model.queue_rules import QueueRules, QueueTerms
 from weft.model.usage_groups import OTHERS
 
 Samples = dict[tuple[str, ...], float]
@@ -131,13 +133,15 @@ async def test_only_those_that_hold_most_are_told_by_name_and_sums_are_whole(mos
 async def test_sums_agree_by_every_grouping(seed: int) -> None:
     """Pods of several namespaces, jobs and teams leave memory idle, which others hold."""
     chance = random.Random(seed)
-    async with world() as cluster:
+    queues = QueueRules("fair", (QueueTerms("d"), QueueTerms("speech")))
+    async with world(queues=queues) as cluster:
         for name in ("n0", "n1"):
             add_node(cluster.server, name)
         names = [f"p{number}" for number in range(8)]
         for name in names:
             meta = owned("Job", chance.choice("ab"), **chance.choice(({"team": "red"}, {})))
             meta["namespace"] = chance.choice(("d", "ml"))
+            meta["labels"] |= chance.choice(({"weft.dev/queue": "speech"}, {}))
             add_pod(cluster.server, name, chance.randrange(1_000, 4_000), meta=meta)
         await cluster.lead()
         await cluster.until(lambda: len(cluster.live.engine.ledger.holdings) == len(names))
@@ -164,9 +168,44 @@ async def test_sums_agree_by_every_grouping(seed: int) -> None:
     sums = defaultdict[str, float](float)
     for (name, *_), value in found.items():
         sums[name] += value
-    for by in ("namespace", "workload", "label"):
+    for by in ("namespace", "workload", "label", "queue"):
         for what, total in totals.items():
             assert sums[f"weft_{by}_gpu_memory_{what}_mib"] == total, (by, what)
         assert sums[f"weft_{by}_gpus_held"] == pytest.approx(sums["weft_namespace_gpus_held"])
         by_model = sums[f"weft_{by}_gpus_held_by_model"]
         assert by_model == pytest.approx(sums["weft_namespace_gpus_held"])
+
+
+def of_queue(found: Samples, queue: str) -> tuple[float, dict[str, float]]:
+    """The GPUs that a queue holds, and the same by model."""
+    by_model = {
+        key[2]: value
+        for key, value in found.items()
+        if key[:2] == ("weft_queue_gpus_held_by_model", queue)
+    }
+    return found["weft_queue_gpus_held", queue], by_model
+
+
+async def test_a_queue_holds_the_same_with_and_without_models() -> None:
+    """A claim counts for its namespace's queue, and nothing does on a node that is gone."""
+    async with world(queues=QueueRules("fair", (QueueTerms("d"), QueueTerms("idle")))) as cluster:
+        cluster.server.has_claims = True
+        cluster.server.add("resourceslices", slice_of("n", [device("gpu-0"), device("gpu-1")]))
+        cluster.server.add("resourceclaims", claim("x", result("gpu-1")))
+        add_node(cluster.server, "n", model="A100")
+        await cluster.lead()
+        assert of_queue(told(UsageGauges(cluster.live)), "d") == (1, {"A100": 1})
+        add_pod(cluster.server, "half", 8_000)
+        await cluster.until(lambda: cluster.bound("half"))
+        gauges = UsageGauges(cluster.live)
+        found = told(gauges)
+        assert of_queue(found, "d") == (1.5, {"A100": 1.5})
+        assert of_queue(found, "idle") == (0, {})
+        assert of_queue(found, "other") == (0, {})
+        assert found["weft_queue_gpu_memory_held_mib", "d"] == 24_000
+
+        cluster.server.remove("nodes", "n")
+        ledger = cluster.live.engine.ledger
+        await cluster.until(lambda: "n" not in ledger.table.row_of)
+        assert ledger.holdings
+        assert of_queue(told(gauges), "d") == (0, {})
