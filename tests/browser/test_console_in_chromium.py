@@ -417,7 +417,7 @@ def test_tables_are_taken_as_csv_pictures_as_png_and_addresses_as_links(window: 
         assert texts["map"][2].startswith("n1,1,")
         assert ",250," in texts["map"][2]
         assert texts["map"][2].endswith(f"{MARKUP}/=1+1"), "no formula: its namespace is before it"
-        assert texts["waiting"][1] == 'ml,"a ""b"", c",group,,,reason,,'
+        assert texts["waiting"][1] == 'ml,"a ""b"", c",,group,,,reason,,'
         assert texts["namespaces"][1:] == [f"{MARKUP},1,500,8192,0", "ml,0,0,0,1"]
         opened(window, f"{url}/map")
         window.run(TAKE)
