@@ -6,17 +6,21 @@ import { group } from "./model.js";
 const PAGE = 50, MEMBERS = 200;
 const TOGETHER = "waits for its group"; // that a pod alone would fit
 
-const grouped = new WeakMap(); // by model: the groups, and for which pods
+/** A function of a model's pending pods, computed once for each change of them. */
+function once(make) {
+  const known = new WeakMap();
+  return (model) => {
+    if (known.get(model)?.waits !== model.waits) known.set(model, { waits: model.waits, made: make(model) });
+    return known.get(model).made;
+  };
+}
 
 /** Pending pods by reason, the reason of most pods first: a list of lists, each a pod alone or the pods of a group. A
  * group is where the first of its pods is that not only waits for the others. */
-export function waitingByReason(model) {
-  const known = grouped.get(model);
-  if (known?.waits === model.waits) return known.groups;
-  const groups = groupsOf(model);
-  grouped.set(model, { waits: model.waits, groups });
-  return groups;
-}
+export const waitingByReason = once(groupsOf);
+
+/** The number of reasons, in one pass: it is on every page. */
+export const reasonCount = once(countReasons);
 
 function groupsOf(model) {
   const all = [...model.waiting.values()].sort((a, b) => (a.since_s ?? 0) - (b.since_s ?? 0));
@@ -30,8 +34,7 @@ function groupsOf(model) {
     .sort((a, b) => b[1] - a[1]).map(([each]) => each);
 }
 
-/** The number of reasons, in one pass: it is on every page. */
-export function reasonCount(model) {
+function countReasons(model) {
   const reasons = new Set(), firsts = new Map();
   for (const pod of model.waiting.values()) {
     if (!pod.gang) reasons.add(pod.group);
