@@ -1,4 +1,4 @@
-"""What the page keeps when a delta comes: the focus, and what need not be computed again."""
+"""A delta keeps the focus, and computes again only what changed."""
 
 from typing import Any
 
