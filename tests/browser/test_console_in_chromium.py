@@ -324,7 +324,7 @@ def test_a_token_that_expires_asks_the_viewer_to_sign_in_again(window: Window) -
 
 
 def test_a_gpus_page_says_who_lends_and_who_borrows(window: Window) -> None:
-    """The lender needs 3,000 of its 9,000 MiB; of 10,000, the other's 5,000 are 4,000 too many."""
+    """The lender needs 2,856 of its 9,000 MiB; of 10,000, the other's 5,000 are 4,000 too many."""
     lends = RequestLimits.declared(harvest_permille=1500)
     engine = Engine(
         [Profile("weft", [built_in().create("auto")])],
@@ -334,7 +334,7 @@ def test_a_gpus_page_says_who_lends_and_who_borrows(window: Window) -> None:
     for bound_ns, (uid, mib) in enumerate((("lender", 9_000), ("borrower", 5_000))):
         placement = Placement(uid, "n1", (Share(0, 0, mib, 100),))
         engine.handle(PodSeenBound(placement, bound_ns=bound_ns), 0)
-    measured = SignalsSnapshot(1, 0, idle_mib={"lender": (6_000,)})
+    measured = SignalsSnapshot(1, 0, idle_mib={"lender": (6_144,)})
     engine.handle(SignalsChanged(measured), 0)
     with served(MovingSource(engine)) as url:
         opened(window, f"{url}/gpu/n1/0")
@@ -342,7 +342,7 @@ def test_a_gpus_page_says_who_lends_and_who_borrows(window: Window) -> None:
         said = eventually(window, f"{rows}.length === 3 ? {rows} : null")
         assert said[0][:5] == ["Pod", "Cores", "Memory", "Idle", "Borrows"]
         assert {tuple(row[2:5]) for row in said[1:]} == {
-            ("9,000 MiB", "6,000 MiB", "–"),
+            ("9,000 MiB", "6,144 MiB", "–"),
             ("5,000 MiB", "–", "4,000 MiB"),
         }
         check(window, url)
@@ -417,7 +417,7 @@ def test_tables_are_taken_as_csv_pictures_as_png_and_addresses_as_links(window: 
         assert texts["map"][2].startswith("n1,1,")
         assert ",250," in texts["map"][2]
         assert texts["map"][2].endswith(f"{MARKUP}/=1+1"), "no formula: its namespace is before it"
-        assert texts["waiting"][1] == 'ml,"a ""b"", c",group,,,reason,,'
+        assert texts["waiting"][1] == 'ml,"a ""b"", c",,group,,,reason,,'
         assert texts["namespaces"][1:] == [f"{MARKUP},1,500,8192,0", "ml,0,0,0,1"]
         opened(window, f"{url}/map")
         window.run(TAKE)

@@ -11,6 +11,7 @@ from test_console_picture import RandomStory
 from weft.console.picture import Picture
 from weft.console.sources import Kind
 from weft.core.engine.nominations import is_kept
+from weft.core.engine.team_queues import charge_of
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.of_engine import explanation_of
 
@@ -86,11 +87,12 @@ def check_tiles(tiles: dict[str, list[str]], story: RandomStory) -> None:
 
 def check_namespaces(rows: list[list[object]], story: RandomStory) -> None:
     engine = story.engine
+    nodes = {node.name: node for node in engine.ledger.table.nodes}
     placed, milli, mib = Counter[str](), Counter[str](), Counter[str]()
     for uid, holding in engine.ledger.holdings.items():
         namespace = engine.placed[uid].pod.namespace
         placed[namespace] += 1
-        milli[namespace] += sum(share.milli for share in holding.placement.shares)
+        milli[namespace] += charge_of(holding.placement, nodes[holding.placement.node]).gpu_milli
         mib[namespace] += sum(share.memory_mib for share in holding.placement.shares)
     waiting = Counter(entry.pod.namespace for entry in engine.queue.waiting())
     expected = [

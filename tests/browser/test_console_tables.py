@@ -60,7 +60,8 @@ def two_gpus() -> Picture:
         celsius=57,
     )
     other = ShownGpu("n1", 1, "A100", memory_mib=40_000, free_mib=40_000, milli=1000)
-    pod = ShownPod("u1", "ml", "train", "n1", (ShownShare(0, 42_000, 750),), since_s=60.0)
+    shares = (ShownShare(0, 42_000, 750, 5_000, 2_000),)
+    pod = ShownPod("u1", "ml", "train", "n1", shares, since_s=60.0)
     return Picture(
         100.0,
         nodes={"n1": ShownNode("n1", "A100", idle_milli=250, stranded_milli=125)},
@@ -188,6 +189,7 @@ def test_pages_of_nodes_and_gpus_have_what_is_free_stranded_idle_and_lent(window
                 "42000",
                 "40",
             )
+            assert (row["idle_mib"], row["borrowed_mib"]) == ("5000", "2000")
 
 
 def test_a_waiting_pods_and_a_clusters_health_are_taken_as_csv(window: Window, live: str) -> None:
@@ -238,6 +240,16 @@ def test_charts_of_cores_and_memory_have_their_points_in_a_table(
     assert min(size) > 200, "two charts below each other"
 
 
+SORTS = """(() => {
+  const sort = Array.prototype.sort;
+  let count = 0;
+  Array.prototype.sort = function (...by) { count += 1; return sort.apply(this, by); };
+  %s;
+  Array.prototype.sort = sort;
+  return count;
+})()"""
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_maps_that_are_compared_have_a_table_and_are_taken_as_one_picture(
     window: Window, record: str, width: int
@@ -254,6 +266,7 @@ def test_the_maps_that_are_compared_have_a_table_and_are_taken_as_one_picture(
         assert row["Cores, recorded"] == f"{left / 10:g} %"
         assert row["Cores, fgd"] == f"{right / 10:g} %"
     assert any(row["Cores, difference"] != "0" for row in rows)
+    assert window.run(SORTS % "document.querySelector('weft-compare').cells.content()") == 0
     assert not scrolls_sideways(window)
     check(window, record)
     name, wide, high = png_of(window)
@@ -331,4 +344,10 @@ def test_a_gang_waits_in_one_row_that_unfolds_to_its_pods(window: Window, width:
         window.browser.complaints.clear()
         window.press("Enter")
         assert window.run(sections) == [["no room", "66", 2], [WAITS_FOR_GROUP, "2", 1]]
-        assert len(csv_of(window)) == 68
+        taken = csv_of(window)
+        assert len(taken) == 68
+        assert {(row["pod"], row["gang"], row["reason_group"]) for row in taken} >= {
+            ("alone", "", "no room"),
+            ("launcher", "ml/train", "no room"),
+            ("worker-00", "ml/train", WAITS_FOR_GROUP),
+        }

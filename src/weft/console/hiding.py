@@ -25,20 +25,24 @@ from weft.console.picture import (
     gpu_key,
 )
 from weft.core.engine.team_queues import SCALE, Charge, QueueUse, charge_of, dominant
+from weft.core.explain.explanation import Explanation, SeparatedPair
 from weft.core.explain.queue_rows import QueueRow
 from weft.core.explain.sentences import RECLAIMS
 from weft.model import Gpu, Node, Placement, Share
 
 IN_HIDDEN = "in namespaces that you have no permission to see"
 A_POD = "a pod that you have no permission to see"
+AN_APPLICATION = "an application that you have no permission to see"
 _COUNT = r"\d+/\d+ (?:(?:GPU )?nodes|of GPU)\b"
+_RATE = "units/s, "
 _NAMED = re.compile(
-    rf"(?:\bpod )?(?<![\w./-])(?!{_COUNT})"
-    r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/[A-Za-z0-9][\w.-]*"
+    rf"(?:\bpod )?(?<![\w./-])(?!{_COUNT})(?!(?<=\d ){_RATE})"
+    r"([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:/[A-Za-z0-9][\w.-]*){1,2}"
     r"(?: \(UID [^\s)]+\))?"
 )
-"""Pattern of NAMESPACE/NAME in a text, with the UID that follows. Names of resources and labels,
-which have a dot before their slash, do not match, nor do counts such as 3/4 nodes."""
+"""Pattern of NAMESPACE/NAME and NAMESPACE/KIND/NAME in a text, with the UID that follows. Names of
+resources and labels, which have a dot before their slash, do not match, nor do counts such as 3/4
+nodes and rates such as 2 units/s."""
 _UNNAMED = re.compile(r"(?:\bpod )?(?<!\()\bUID [\w./-]*\w")
 """Pattern of the UID of a pod whose name is not known."""
 _RECLAIMS = re.compile(rf"queue (\S+) ({RECLAIMS})")
@@ -76,6 +80,25 @@ class Hiding:
         text = _UNNAMED.sub(A_POD, _NAMED.sub(self._named, text))
         text = _RECLAIMS.sub(self._queue_named, text)
         return _RAISED.sub(self._raised, _AT_LIMIT.sub(self._at_limit, text))
+
+    def explanation(self, explanation: Explanation, picture: Picture) -> Explanation:
+        """Return the explanation without the applications of hidden pods that the pod is kept apart
+        from. Their names need not be those of a namespace's pods, so that no pattern finds them."""
+        if self._rights.everywhere or explanation.progress is None:
+            return explanation
+        seen = {
+            pod.application for pod in picture.pods.values() if self._rights.may_see(pod.namespace)
+        }
+        apart = tuple(self._separated(pair, seen) for pair in explanation.progress.apart)
+        progress = msgspec.structs.replace(explanation.progress, apart=apart)
+        return msgspec.structs.replace(explanation, progress=progress)
+
+    def _separated(self, pair: SeparatedPair, seen: set[str]) -> SeparatedPair:
+        workload_namespace = pair.application.partition("/")[0]
+        is_own_workload = "/" in pair.application and self._rights.may_see(workload_namespace)
+        if not pair.application or pair.application in seen or is_own_workload:
+            return pair
+        return msgspec.structs.replace(pair, application=AN_APPLICATION)
 
     def _queue_named(self, found: re.Match[str]) -> str:
         return found[0] if self._rights.may_see(found[1]) else f"another queue {found[2]}"

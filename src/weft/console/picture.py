@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from weft.core.engine import Engine
 from weft.core.engine.deciding import PlacedPod
@@ -29,6 +30,9 @@ MOST_GROUPS, MOST_LABELS = 40, 24
 MOST_USUAL, USUAL_S = 40, 60.0
 """Number of the commonest pod shapes for which stranded GPU is computed, and the seconds between
 two counts of them."""
+IDLE_STEP_MIB = 256
+"""Step in which a share's idle memory is shown: every measurement moves it a little for most pods,
+and each row that changes is sent to all browsers."""
 NOTHING: dict[int, int] = {}
 """Memory borrowed by a pod that borrows none."""
 
@@ -89,7 +93,8 @@ class ShownShare(msgspec.Struct, frozen=True, array_like=True):
     """A pod's share of one GPU of its node: the GPU's index, MiB, and thousandths of its cores.
 
     `idle_mib` of its memory was measured not to be needed, and may be lent to other pods of the
-    GPU; `borrowed_mib` is the part that is beyond the GPU's memory, and is lent by other pods."""
+    GPU (rounded down to steps of 256 MiB); `borrowed_mib` is the part that is beyond the GPU's
+    memory, and is lent by other pods."""
 
     gpu: int
     memory_mib: int
@@ -215,13 +220,18 @@ class PodFacts(NamedTuple):
         return cls.of_request(placed.pod, placed.record.at_ns / SECOND_NS)
 
 
+PodSource = tuple[Holding, PodFacts, Mapping[int, int], Node | None]
+"""Everything from which a pod's row is made: besides the facts, what it borrows, MiB by GPU, and
+its node."""
+
+
 class PictureMaker:
     """Makes successive pictures of one engine. Unchanged rows are reused, so that the cost of a
     picture depends on the number of changes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._counts = engine, QueueCounts(engine)
-        self._pods: dict[str, tuple[tuple[object, ...], ShownPod]] = {}
+        self._pods: dict[str, tuple[PodSource, ShownPod]] = {}
         self._gpus: dict[str, tuple[Node, list[GpuState], dict[str, ShownGpu]]] = {}
 
     def picture(
@@ -261,7 +271,7 @@ class PictureMaker:
             made_of = holding, facts_of(uid), borrowed.get(uid, NOTHING), node
             seen = before.get(uid)
             if seen is None or seen[0] != made_of:
-                seen = made_of, _pod(*made_of)
+                seen = made_of, _pod_again(seen, made_of)
             known[uid] = seen
         self._pods = known
         return {uid: shown for uid, (_, shown) in known.items()}
@@ -384,8 +394,28 @@ def _shares(holding: Holding, borrows: Mapping[int, int]) -> tuple[ShownShare, .
     for share, idle_mib in zip(reversed(shares), reversed(idle), strict=True):
         part = min(share.memory_mib, left.get(share.gpu, 0))
         left[share.gpu] = left.get(share.gpu, 0) - part
-        shown.append(ShownShare(share.gpu, share.memory_mib, share.milli, idle_mib, part))
+        shown.append(
+            ShownShare(share.gpu, share.memory_mib, share.milli, _in_steps(idle_mib), part)
+        )
     return tuple(reversed(shown))
+
+
+def _pod_again(before: tuple[PodSource, ShownPod] | None, now: PodSource) -> ShownPod:
+    """Return the pod's row; if only its idle memory was measured again, most of the row before."""
+    if before is None:
+        return _pod(*now)
+    (was, *others_before), shown = before
+    holding, *others = now
+    is_same = holding.placement is was.placement and holding.state == was.state
+    if not is_same or others != others_before:
+        return _pod(*now)
+    if [*map(_in_steps, holding.idle_mib)] == [*map(_in_steps, was.idle_mib)]:
+        return shown
+    return replace(shown, shares=_shares(holding, now[2]))
+
+
+def _in_steps(idle_mib: int) -> int:
+    return idle_mib // IDLE_STEP_MIB * IDLE_STEP_MIB
 
 
 def _pod(

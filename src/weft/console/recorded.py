@@ -52,9 +52,9 @@ class RecordedMoments(NamedTuple):
 
 
 class DaySums(msgspec.Struct, frozen=True, array_like=True):
-    """Sums of a picture: promised thousandths of GPUs (as pods are charged) and MiB, the numbers of
-    placed pods, pending pods and GPUs without a pod. `elapsed_s` is counted from the first
-    event."""
+    """Sums of a picture: promised thousandths of GPUs (as placed pods are charged, on nodes that
+    exist) and MiB, the numbers of placed pods, pending pods and GPUs without a pod. `elapsed_s` is
+    counted from the first event."""
 
     elapsed_s: float
     gpu_milli: int
@@ -67,11 +67,12 @@ class DaySums(msgspec.Struct, frozen=True, array_like=True):
     def of(cls, picture: Picture, elapsed_s: float) -> "DaySums":
         """Sum up a picture; cards that are divided into MIG instances count by their instances."""
         gpus = [gpu for gpu in picture.gpus.values() if not gpu.cut]
+        placed = [pod for pod in picture.pods.values() if not pod.kept]
         return cls(
             elapsed_s,
-            sum(pod.gpu_milli for pod in picture.pods.values()),
+            sum(pod.gpu_milli for pod in placed if pod.node in picture.nodes),
             sum(gpu.promised_mib for gpu in gpus),
-            sum(not pod.kept for pod in picture.pods.values()),
+            len(placed),
             len(picture.waiting),
             sum(not gpu.pods and not gpu.broken for gpu in gpus),
         )

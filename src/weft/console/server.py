@@ -168,8 +168,11 @@ class PodExplanation(msgspec.Struct, frozen=True):
     explanation: msgspec.Raw = msgspec.Raw(b"null")
 
     @classmethod
-    def of(cls, explanation: Explanation, hiding: Hiding, *, everything: bool) -> "PodExplanation":
-        """Return the part of the explanation that a viewer may see."""
+    def of(
+        cls, explanation: Explanation, hiding: Hiding, picture: Picture, *, everything: bool
+    ) -> "PodExplanation":
+        """Return the part of the explanation that a viewer may see of this picture."""
+        explanation = hiding.explanation(explanation, picture)
         record = None if explanation.decision is UNSET else explanation.decision.record
         candidates = explanation.candidates or (record.top if record else ())
         lines = tuple(map(hiding.text, lines_of(explanation)))
@@ -333,7 +336,8 @@ class ConsoleServer:
         if explanation is None:
             return nobody
         hiding, everything = Hiding(rights, self._secret), rights.everywhere
-        return _json(PodExplanation.of(explanation, hiding, everything=everything))
+        picture = self._picture
+        return _json(PodExplanation.of(explanation, hiding, picture, everything=everything))
 
     async def _rights(self, request: web.BaseRequest) -> ViewerRights | PermissionRefusal:
         if self._viewers is None:

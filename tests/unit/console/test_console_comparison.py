@@ -20,7 +20,7 @@ import pytest
 from weft.cli.console import _decisions, _simulating, _without_inputs
 from weft.cli.main import main
 from weft.console.comparison import MOST_KEPT, BothPictures, ComparedDay, Comparisons
-from weft.console.picture import PictureMaker, PodFacts
+from weft.console.picture import Picture, PictureMaker, PodFacts, ShownNode, ShownPod
 from weft.console.recorded import MOST_MOMENTS, DaySums, RecordedSource
 from weft.console.server import ConsoleServer
 from weft.core.engine import Engine, PodAdded
@@ -151,6 +151,17 @@ def test_a_share_of_memory_alone_is_a_part_of_a_gpu() -> None:
     picture = PictureMaker(engine).picture(0.0, lambda uid: PodFacts("d", uid))
     assert sorted(pod.gpu_milli for pod in picture.pods.values()) == [250, 500]
     assert DaySums.of(picture, 0.0).gpu_milli == 750
+
+
+def test_gpus_promised_leave_out_kept_places_and_nodes_that_are_gone() -> None:
+    """As in `weft queues` and on the namespaces' page."""
+    pods = {
+        "runs": ShownPod("runs", "d", "runs", "n1", gpu_milli=500),
+        "gone": ShownPod("gone", "d", "gone", "n2", gpu_milli=300),
+        "kept": ShownPod("kept", "d", "kept", "n1", kept=True, gpu_milli=200),
+    }
+    sums = DaySums.of(Picture(0.0, nodes={"n1": ShownNode("n1")}, pods=pods), 0.0)
+    assert (sums.gpu_milli, sums.placed) == (500, 2)
 
 
 async def test_a_long_day_is_what_was_so_at_each_moment(tmp_path: Path) -> None:

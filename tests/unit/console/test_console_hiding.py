@@ -1,9 +1,15 @@
 """Viewers learn no queue's name or amounts from sentences about queues that they may not see."""
 
-from weft.cluster.http.viewers import ViewerRights
+import msgspec
+import pytest
+
+from weft.cluster.http.viewers import ALL, ViewerRights
 from weft.console.hiding import Hiding
+from weft.console.picture import Picture, ShownPod
+from weft.console.server import PodExplanation
 from weft.core.engine.records import PreemptedFor
 from weft.core.engine.team_queues import StatedAmount, over_limit_in_words
+from weft.core.explain.explanation import Explanation, ObservedProgress, SeparatedPair
 from weft.core.explain.sentences import preempted_in_words
 
 TEAM = Hiding(ViewerRights(everywhere=False, namespaces=frozenset({"team"})), b"key")
@@ -42,3 +48,47 @@ def test_a_queue_at_its_limit_is_not_named_however_large_its_amounts_are() -> No
     assert raised == "raise limits.gpuMemoryMib of its queue"
     raised = TEAM.text("raise limits.models[Tesla T4] of queue acme from 2 to 3")
     assert raised == "raise limits.models[Tesla T4] of its queue"
+
+
+def kept_apart_from(application: str) -> Explanation:
+    apart = (SeparatedPair(application, "H100", 1200.0),)
+    progress = ObservedProgress("progress", 1.5, 2.0, 3.0, apart=apart)
+    return Explanation(
+        "team", "mine", "u1", "bound", "is bound on n", "weft", True, progress=progress
+    )
+
+
+def running(namespace: str, application: str) -> Picture:
+    return Picture(0.0, pods={"u": ShownPod("u", namespace, "p", "n", application=application)})
+
+
+@pytest.mark.parametrize("application", ["ml/Deployment/secret-server", "secret", "secret/2.0 b/c"])
+def test_a_hidden_pods_application_is_not_named_where_a_pod_is_kept_apart_from_it(
+    application: str,
+) -> None:
+    told, picture = kept_apart_from(application), running("ml", application)
+    shown = PodExplanation.of(told, TEAM, picture, everything=False)
+    line = "  kept apart from an application that you have no permission to see on H100 for another"
+    assert [each for each in shown.lines if "apart" in each] == [f"{line} 20 min"]
+    assert "secret" not in msgspec.json.encode(shown).decode()
+    full = PodExplanation.of(told, Hiding(ALL, b"key"), picture, everything=True)
+    assert f"kept apart from {application} on H100" in "".join(full.lines)
+
+
+@pytest.mark.parametrize(
+    ("application", "runs_in"),
+    [("resnet", "team"), ("team/Deployment/server", "team"), ("team/Deployment/ended", "ml")],
+)
+def test_an_own_pods_application_is_named_where_a_pod_is_kept_apart_from_it(
+    application: str, runs_in: str
+) -> None:
+    picture = running(runs_in, application)
+    shown = PodExplanation.of(kept_apart_from(application), TEAM, picture, everything=False)
+    assert f"  kept apart from {application} on H100 for another 20 min" in shown.lines
+
+
+def test_a_rate_of_progress_is_no_name_and_a_workload_is_hidden_whole() -> None:
+    assert "progress: 2 units/s, 3 if alone" in TEAM.text("progress: 2 units/s, 3 if alone")
+    assert TEAM.text("of units/s, later") == "of a pod that you have no permission to see, later"
+    hidden = "the peak of a pod that you have no permission to see is known"
+    assert TEAM.text("the peak of ml/Job/train is known") == hidden

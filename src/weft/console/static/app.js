@@ -7,7 +7,7 @@ import { TimeSlider } from "./time.js";
 import "./map.js";
 import "./compare.js";
 import "./health.js";
-import { waitingByReason } from "./lists.js";
+import { reasonCount } from "./lists.js";
 import "./namespaces.js";
 import "./places.js";
 import "./queues.js";
@@ -106,7 +106,7 @@ function sums() {
       `${number(all.promised_mib / 1024)} of ${number(mib / 1024)} GiB`, mib && all.promised_mib / mib),
     tile("Idle GPUs", number(all.idle), `of ${number(all.gpus)}`),
     tile("Pods placed", number(model.pods.size - kept), `on ${number(model.nodes.size)} nodes`),
-    tile("Pods waiting", number(model.waiting.size), `reasons: ${waitingByReason(model).length}`),
+    tile("Pods waiting", number(model.waiting.size), `reasons: ${reasonCount(model)}`),
     tile("Nodes closed", number(closed), all.broken ? `${all.broken} GPUs out of service` : "all GPUs in service"),
   ];
 }

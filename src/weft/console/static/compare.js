@@ -11,6 +11,7 @@ const MILLI = 1, MIB = 2, PLACED = 3, WAITING = 4, IDLE = 5; // of a row of sums
 class WeftCompare extends HTMLElement {
   #asked = ""; // the policy and moment that are on their way, or shown
   #rows = PAGE;
+  #sorted = []; // the GPUs of both maps: moments have mostly the same ones
 
   connectedCallback() {
     this.both = [new Model(), new Model()];
@@ -103,7 +104,8 @@ class WeftCompare extends HTMLElement {
   /** Each GPU in both maps, with the difference. */
   #cells() {
     const keys = new Set(this.both.flatMap((day) => [...day.gpus].filter(([, gpu]) => countable(gpu)).map(([key]) => key)));
-    const sorted = [...keys].sort(byName), shown = sorted.slice(0, this.#rows);
+    if (this.#sorted.length !== keys.size || !this.#sorted.every((key) => keys.has(key))) this.#sorted = [...keys].sort(byName);
+    const sorted = this.#sorted, shown = sorted.slice(0, this.#rows);
     const three = (key, column, words) => {
       const [left, right] = this.both.map((day) => day.gpus.get(key)?.[column] ?? 0);
       return [words(left), words(right), difference(right - left, words)];

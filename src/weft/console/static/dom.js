@@ -71,17 +71,31 @@ function match(target, source) {
 
 function matchChildren(target, source) {
   const wanted = [...source.childNodes];
+  const keys = new Set(wanted.map((child) => child.dataset?.key));
   const keyed = new Map();
-  for (const child of target.children) if (child.dataset.key) keyed.set(child.dataset.key, child);
+  for (const child of [...target.children]) {
+    const { key } = child.dataset;
+    if (!key) continue;
+    if (keys.has(key)) keyed.set(key, child);
+    else child.remove(); // first: rows that stay in their order are not moved then
+  }
   wanted.forEach((child, place) => {
     const key = child.dataset?.key;
     const here = target.childNodes[place];
     const there = key ? keyed.get(key) : here?.dataset?.key ? undefined : here;
+    keyed.delete(key);
     if (!there) return target.insertBefore(child, here ?? null);
-    if (there !== here) target.insertBefore(there, here);
+    if (there !== here) moveTo(there, place);
     match(there, child);
   });
   while (target.childNodes.length > wanted.length) target.lastChild.remove();
+}
+
+/** Bring a child to an earlier place. Whoever is moved loses the focus: if it has that, those before it are moved. */
+function moveTo(child, place) {
+  const { childNodes } = child.parentNode;
+  if (!child.contains(document.activeElement)) child.parentNode.insertBefore(child, childNodes[place]);
+  else while (childNodes[place] !== child) child.parentNode.append(childNodes[place]);
 }
 
 /** A bar of parts, each `{ part (0 to 1), colour, title }`. */

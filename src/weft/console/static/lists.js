@@ -6,9 +6,23 @@ import { group } from "./model.js";
 const PAGE = 50, MEMBERS = 200;
 const TOGETHER = "waits for its group"; // that a pod alone would fit
 
+/** A function of a model's pending pods, computed once for each change of them. */
+function once(make) {
+  const known = new WeakMap();
+  return (model) => {
+    if (known.get(model)?.waits !== model.waits) known.set(model, { waits: model.waits, made: make(model) });
+    return known.get(model).made;
+  };
+}
+
 /** Pending pods by reason, the reason of most pods first: a list of lists, each a pod alone or the pods of a group. A
  * group is where the first of its pods is that not only waits for the others. */
-export function waitingByReason(model) {
+export const waitingByReason = once(groupsOf);
+
+/** The number of reasons, in one pass: it is on every page. */
+export const reasonCount = once(countReasons);
+
+function groupsOf(model) {
   const all = [...model.waiting.values()].sort((a, b) => (a.since_s ?? 0) - (b.since_s ?? 0));
   const units = [...group(all, (pod) => (pod.gang ? `group ${pod.gang}` : pod.uid)).values()];
   for (const pods of units) {
@@ -16,11 +30,30 @@ export function waitingByReason(model) {
     if (first > 0) pods.unshift(...pods.splice(first, 1));
   }
   const pods = (found) => found.reduce((sum, each) => sum + each.length, 0);
-  return [...group(units, ([first]) => first.group)].sort((a, b) => pods(b[1]) - pods(a[1]));
+  return [...group(units, ([first]) => first.group)].map((each) => [each, pods(each[1])])
+    .sort((a, b) => b[1] - a[1]).map(([each]) => each);
 }
 
-export const waitingTable = (model, pods) => [["namespace", "pod", "group", "waits_s", "asks", "reason", "change", "ends"],
-  pods.map((pod) => [pod.namespace, pod.name, pod.group, pod.since_s ? Math.round(model.at - pod.since_s) : "", pod.asks, pod.reason, pod.change, pod.ends])];
+function countReasons(model) {
+  const reasons = new Set(), firsts = new Map();
+  for (const pod of model.waiting.values()) {
+    if (!pod.gang) reasons.add(pod.group);
+    else if (isBefore(pod, firsts.get(pod.gang))) firsts.set(pod.gang, pod);
+  }
+  for (const { group: reason } of firsts.values()) reasons.add(reason);
+  return reasons.size;
+}
+
+/** Whether a group's pod rather than this other one is its first. */
+function isBefore(pod, other) {
+  if (!other) return true;
+  const waits = pod.group === TOGETHER, otherWaits = other.group === TOGETHER;
+  return waits === otherWaits ? (pod.since_s ?? 0) < (other.since_s ?? 0) : otherWaits;
+}
+
+/** `reason_group` is the heading under which the page has the pod. */
+export const waitingTable = (model, pods) => [["namespace", "pod", "gang", "reason_group", "waits_s", "asks", "reason", "change", "ends"],
+  pods.map((pod) => [pod.namespace, pod.name, pod.gang, pod.group, pod.since_s ? Math.round(model.at - pod.since_s) : "", pod.asks, pod.reason, pod.change, pod.ends])];
 
 class WeftWaiting extends HTMLElement {
   #open = new Set(); // reasons of which all is shown

@@ -104,6 +104,7 @@ export class Model extends EventTarget {
   ready = false;
 
   places = 0; // another number once nodes, GPUs, or what nodes are grouped by, are others
+  waits = 0; // another number once pending pods are others
 
   constructor() {
     super();
@@ -212,6 +213,7 @@ export class Model extends EventTarget {
     this.waitingByName = new Map();
     this.values = { namespace: new Map(), dialect: new Map(), model: new Map() }; // how many rows have each
     this.places += 1;
+    this.waits += 1;
   }
 
   /** Put a row in the place of the one with its key; undefined: it is gone. */
@@ -223,6 +225,7 @@ export class Model extends EventTarget {
     else if (table === "gpus") this.#putGpu(before, row);
     else if (table === "pods") this.#putPod(before, row);
     else if (table === "waiting") {
+      this.waits += 1;
       if (before) this.waitingByName.delete(nameOf(before));
       if (row) this.waitingByName.set(nameOf(row), row);
     }

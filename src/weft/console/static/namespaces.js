@@ -14,7 +14,9 @@ function sums(model) {
   };
   for (const pod of model.pods.values()) {
     const sum = of(pod.namespace);
-    sum.pods += !pod.kept;
+    if (pod.kept) continue;
+    sum.pods += 1;
+    if (!model.nodes.has(pod.node)) continue; // gone, with its GPUs
     sum.milli += pod.gpu_milli ?? 0;
     for (const [, mib] of pod.shares ?? []) sum.mib += mib;
   }

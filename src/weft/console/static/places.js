@@ -56,9 +56,9 @@ function held(model, holders, own) {
 }
 
 /** Who holds what of these GPUs, for CSV. */
-const heldTable = (model, gpus) => [["node", "gpu", "namespace", "pod", "milli", "mib", "held_s", "isolation"],
-  gpus.flatMap((gpu) => (model.holders.get(`${gpu.node}/${gpu.index ?? 0}`) ?? []).map(({ pod, mib, milli }) =>
-    [gpu.node, gpu.index ?? 0, pod.namespace, pod.name, milli, mib, pod.since_s ? Math.round(model.at - pod.since_s) : "", pod.isolation]))];
+const heldTable = (model, gpus) => [["node", "gpu", "namespace", "pod", "milli", "mib", "idle_mib", "borrowed_mib", "held_s", "isolation"],
+  gpus.flatMap((gpu) => (model.holders.get(`${gpu.node}/${gpu.index ?? 0}`) ?? []).map(({ pod, mib, milli, idle, borrowed }) =>
+    [gpu.node, gpu.index ?? 0, pod.namespace, pod.name, milli, mib, idle ?? 0, borrowed ?? 0, pod.since_s ? Math.round(model.at - pod.since_s) : "", pod.isolation]))];
 
 const measure = (key, name, part, colour, words) => el("div", { class: "measure", "data-key": key }, el("span", {}, name),
   bar([{ part, colour, title: words }], `${typeof name === "string" ? name : key}: ${words}`), el("span", { class: "n" }, words));
