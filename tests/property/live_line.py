@@ -12,7 +12,7 @@ from ways import SHIPPED_BY
 from weft.cluster.control.interface import Event
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.core.engine import Command, Engine
-from weft.core.engine.kept_places import WAITS
+from weft.core.engine.kept_places import WAITS, VacatedTurn
 from weft.core.ledger import audit
 from weft.model import PodRequest
 from weft.model.queue_rules import HeadOfLine
@@ -89,10 +89,14 @@ def wrongly_kept(engine: Engine, now_ns: int) -> Iterator[str]:
         return
     known: set[str] = set()
     for turn in line.turns.values():
-        if turn.head is None:
+        until_ns = turn.times()[1]
+        if isinstance(turn, VacatedTurn):  # its pods are yet to come
+            if not (turn.places and turn.members.there):
+                yield f"a turn is {turn.name}'s, of which nobody is there"
+        elif turn.head is None:
             yield f"a turn is {turn.name}'s, of which nobody waits"
-        if turn.places and turn.until_ns <= now_ns:
-            late_s = (now_ns - turn.until_ns) / 1e9
+        if turn.places and until_ns <= now_ns:
+            late_s = (now_ns - until_ns) / 1e9
             yield f"a place is kept for {turn.name} {late_s:.1f} s past its time"
         known.update(place.uid for place in turn.places)
     held = {uid: each for uid, each in engine.ledger.holdings.items() if uid.startswith(WAITS)}
