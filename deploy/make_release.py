@@ -91,12 +91,13 @@ def version_of_all() -> str:
 def refuse_unreleased(changelog: Path, version: str) -> None:
     """Exit where the notes lack the version, or changes are under no version: they would be in the
     release and not in its notes."""
-    if not any(line.startswith(f"## [{version}]") for line in changelog.read_text().splitlines()):
+    notes = changelog.read_text()
+    if not any(line.startswith(f"## [{version}]") for line in notes.splitlines()):
         sys.exit(
             f"{changelog}: no heading `## [{version}]`, so {version} has no notes; add it, with "
             "all changes since the version before"
         )
-    text = changelog.read_text().partition("\n## [Unreleased]")[2].partition("\n## [")[0]
+    text = notes.partition("\n## [Unreleased]")[2].partition("\n## [")[0]
     count = sum(line.startswith("- ") for line in text.splitlines())
     if count:
         entries, them = ("entry", "it") if count == 1 else ("entries", "them")

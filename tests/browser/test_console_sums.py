@@ -7,12 +7,10 @@ from chromium import Window
 from long_form import few_or_many
 from shown import check, eventually, opened, served
 from test_console_picture import RandomStory
+from test_console_tables import FixedSource
 
-from weft.console.picture import Picture
-from weft.console.sources import Kind
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import charge_of
-from weft.core.explain.explanation import Explanation
 from weft.core.explain.of_engine import explanation_of
 
 STATES = range(100, 100 + few_or_many(6, 40))
@@ -21,23 +19,6 @@ TILES = """Object.fromEntries([...document.querySelectorAll('.tile')].map(tile =
   .map(([name, ...rest]) => [name, rest]))"""
 REASONS = """Object.fromEntries([...document.querySelectorAll('.waiting tbody tr')].map(row =>
   [row.dataset.key, row.cells[3].textContent]))"""
-
-
-class StorySource:
-    """A random state, its pods in three namespaces."""
-
-    kind: Kind = "snapshot"
-    about = "a random state"
-    lives = False
-
-    def __init__(self, story: RandomStory) -> None:
-        self.story = story
-
-    def picture(self) -> Picture:
-        return self.story.picture()
-
-    async def explain(self, namespace: str, name: str) -> Explanation | None:
-        return None
 
 
 def amount(text: str) -> float:
@@ -110,7 +91,7 @@ def test_sums_namespaces_and_reasons_of_a_random_state_are_the_ledgers(
         story.step()
     engine = story.engine
     waiting = {entry.pod.uid: entry.pod for entry in engine.queue.waiting()}
-    with served(StorySource(story)) as url:
+    with served(FixedSource(story.picture())) as url:
         opened(window, f"{url}/namespaces")
         check_tiles(window.run(TILES), story)
         table = eventually(window, "document.querySelector('weft-namespaces')?.table()")

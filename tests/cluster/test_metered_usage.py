@@ -166,6 +166,21 @@ def test_hours_cost_what_their_model_does(tmp_path: Path) -> None:
     assert told in " ".join(bare.stderr.split())
 
 
+def billed(
+    lines: list[str], end_s: int, prices: str, tmp_path: Path, *options: object
+) -> tuple[dict[str, Any], str]:
+    """Have `weft usage` bill a server that has these series, with these prices; return what it
+    says, and its warnings."""
+    path = tmp_path / "prices.yaml"
+    path.write_text(prices)
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, *options, "--end", end, "--prices", path)
+        said = command(*asked, "-o", "json")
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout), said.stderr
+
+
 def test_hours_by_model_beyond_those_held_cost_only_what_is_held(tmp_path: Path) -> None:
     """The server says 12 hours of a queue, and 36 by model; of another it says the same twice."""
     end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
@@ -179,20 +194,14 @@ def test_hours_by_model_beyond_those_held_cost_only_what_is_held(tmp_path: Path)
         for model, gpus in models.items():
             series = f'queue_model:weft_gpus_held{{model="{model}",queue="{name}"}} {gpus}'
             lines += [f"{series} {at}" for at in times]
-    prices = tmp_path / "prices.yaml"
-    prices.write_text("A100: 4\ndefault: 1\n")
-    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
-    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
-        asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
-        said = command(*asked, "--prices", prices, "-o", "json")
-    assert said.returncode == 0, said.stderr
-    told: dict[str, Any] = json.loads(said.stdout)
+    asked = ("--by", "queue", "--hours", 1)
+    told, stderr = billed(lines, end_s, "A100: 4\ndefault: 1\n", tmp_path, *asked)
     rows = {row["group"]: row for row in told["rows"]}
     assert rows["d"]["gpu_hours"] == pytest.approx(12)
     assert rows["d"]["gpu_hours_by_model"] == pytest.approx({"NVIDIA-T4": 9, "NVIDIA-A100": 3})
     assert rows["d"]["cost"] == pytest.approx(9 + 4 * 3)
     assert rows["e"]["cost"] == pytest.approx(0.3)
-    warned = " ".join(said.stderr.split())
+    warned = " ".join(stderr.split())
     assert "by model than in all for d (36.00 instead of 12.00 GPU-hours)" in warned
     assert " e (" not in warned
 
@@ -208,15 +217,10 @@ def test_hours_before_the_rules_are_whole_and_of_an_unknown_model_once(tmp_path:
     for model, gpus in {"NVIDIA-A100": 2, "(unknown model)": 1}.items():
         series = f'namespace_model:weft_gpus_held{{model="{model}",namespace="a"}} {gpus}'
         lines += [f"{series} {at}" for at in times]
-    prices = tmp_path / "prices.yaml"
-    prices.write_text("A100: 2.5\ndefault: 1\n")
-    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
-    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
-        asked = ("usage", "--prometheus", url, "--hours", 4, "--end", end, "--prices", prices)
-        said = command(*asked, "-o", "json")
-    assert said.returncode == 0, said.stderr
-    assert not said.stderr
-    (row,) = json.loads(said.stdout)["rows"]
+    prices = "A100: 2.5\ndefault: 1\n"
+    told, stderr = billed(lines, end_s, prices, tmp_path, "--hours", 4)
+    assert not stderr
+    (row,) = told["rows"]
     assert row["gpu_hours"] == pytest.approx(9)
     models = {"NVIDIA-A100": 2, "(unknown model)": 1 + 2 * 3}
     assert row["gpu_hours_by_model"] == pytest.approx(models)

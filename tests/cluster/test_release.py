@@ -105,17 +105,23 @@ def test_a_folder_with_files_is_left_alone(release: Path) -> None:
     assert "has files already" in ran.stderr
 
 
-def test_a_version_whose_notes_lack_changes_is_not_released(tmp_path: Path) -> None:
-    changelog, folder = tmp_path / "CHANGELOG.md", tmp_path / "release"
-    head = f"## [{weft.__version__}]\n\n### Added\n\n- Old.\n"
-    changelog.write_text(f"# Changelog\n\n## [Unreleased]\n\n### Added\n\n- New.\n\n{head}")
+def refused(folder: Path, changelog: Path) -> str:
+    """Try to make a release with these notes, which is refused; return what is said."""
     script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
     ran = subprocess.run(
         [*script, "--changelog", changelog], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert f"{changelog}: 1 entry under [Unreleased]" in ran.stderr
-    assert f"move it under [{weft.__version__}]" in ran.stderr
+    return ran.stderr
+
+
+def test_a_version_whose_notes_lack_changes_is_not_released(tmp_path: Path) -> None:
+    changelog, folder = tmp_path / "CHANGELOG.md", tmp_path / "release"
+    head = f"## [{weft.__version__}]\n\n### Added\n\n- Old.\n"
+    changelog.write_text(f"# Changelog\n\n## [Unreleased]\n\n### Added\n\n- New.\n\n{head}")
+    said = refused(folder, changelog)
+    assert f"{changelog}: 1 entry under [Unreleased]" in said
+    assert f"move it under [{weft.__version__}]" in said
     assert not list(folder.iterdir())
 
 
@@ -128,12 +134,8 @@ def test_a_version_without_a_heading_in_the_notes_is_not_released(
         f"## [{version}]\n\n### Added\n\n- Old, unlike [{weft.__version__}].\n" if version else ""
     )
     changelog.write_text(f"# Changelog\n\n## [Unreleased]\n\n{head}")
-    script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
-    ran = subprocess.run(
-        [*script, "--changelog", changelog], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 1
-    assert f"{changelog}: no heading `## [{weft.__version__}]`" in ran.stderr
+    said = refused(folder, changelog)
+    assert f"{changelog}: no heading `## [{weft.__version__}]`" in said
     assert not list(folder.iterdir())
 
 

@@ -312,9 +312,7 @@ class Engine:
             goes_first = partial(self.oom_history.goes_first, pod)
             first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
         try:
-            if pod.gang:
-                self.queue.gangs.comes(pod, now_ns)
-            as_old = self.queue.gangs.as_old(pod) if pod.gang else pod
+            as_old = self.queue.gangs.comes(pod, now_ns) if pod.gang else pod
             order = ask.queue_order(profile.lead, as_old)
             self.queue.add(pod, profile, now_ns, order, first=first)
         except Exception as error:  # the policy fails to order the pod: it waits until it changes
@@ -331,7 +329,7 @@ class Engine:
         if event.completed:
             gangs.is_done(uid)
         members = None if event.completed else self._gang_of(uid)
-        ended = self._ended_unasked(uid) if members is not None else None
+        ended = self._ended_unasked(uid) if members and uid in members.bound else None
         self.queue.remove(uid, now_ns)
         self.queue.lost_place(uid, now_ns)
         self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
@@ -367,19 +365,14 @@ class Engine:
         return members if members is not None and members.queued else None
 
     def _ended_unasked(self, uid: str) -> int | None:
-        """Return the priority of a bound pod that Weft did not ask to leave; None of others, and
-        where its priority is not known."""
-        if not self.is_bound(uid) or uid in self.preemption.going or self.harvest.is_leaving(uid):
+        """Return the priority of a pod that Weft did not ask to leave; None of others, and where
+        its priority is not known."""
+        if uid in self.preemption.going or self.harvest.is_leaving(uid):
             return None
         if (placed := self.placed.get(uid)) is not None:
             return placed.pod.priority
         standing = self.preemption.standings.get(uid)
         return None if standing is None else standing[0]
-
-    def is_bound(self, uid: str) -> bool:
-        """Return True if the pod has a place and is bound there."""
-        held = self.ledger.holdings.get(uid)
-        return held is not None and held.state == "committed"
 
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]

@@ -519,6 +519,6 @@ def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
     for members in engine.queue.gangs.broken(now_ns):
         decision = members.decision()
         for uid in list(members.placed):
-            if engine.is_bound(uid) and uid not in members.leaving:
+            if uid in members.bound and uid not in members.leaving:
                 members.leaving.add(uid)
                 engine.evict(engine.ledger.holdings[uid], decision, now_ns, out)

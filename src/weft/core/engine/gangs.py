@@ -159,20 +159,20 @@ class GangMembers(Generic[W]):
 
     def put(self, uid: str, gang: Gang) -> None:
         """Record that a pod of the gang has a place."""
-        was_bound = uid in self.bound
         if uid in self.placed:
-            self.take(uid)
-        if was_bound:
-            self.bound.add(uid)
+            self._uncount(uid)
         self.placed[uid] = gang
         self._placed[gang.task] += 1
         self.count(gang, 1)
 
     def take(self, uid: str) -> None:
         """Record that the pod has no place any more."""
+        self._uncount(uid)
+        self.bound.discard(uid)
+
+    def _uncount(self, uid: str) -> None:
         gang = self.placed.pop(uid)
         self.leaving.discard(uid)
-        self.bound.discard(uid)
         self._placed[gang.task] -= 1
         self.count(gang, -1)
 
@@ -237,16 +237,17 @@ class Gangs(Generic[W]):
             self._forget_if_empty(members)
         return members
 
-    def comes(self, pod: PodRequest, now_ns: int) -> None:
+    def comes(self, pod: PodRequest, now_ns: int) -> PodRequest:
         """Take in a new pod of a gang: it is the successor of a pod that ended lately, if there is
-        one without."""
+        one without. Return it as the queue is to order it."""
         members = self._by_key.get(pod.gang.key) if pod.gang else None
         if members is None or pod.uid in members.waiting:
-            return
+            return self.as_old(pod)
         members.owed_ns = [at for at in members.owed_ns if now_ns - at < MISSING_GRACE_NS]
         if members.owed_ns:
             del members.owed_ns[0]
             members.successors.add(pod.uid)
+        return self.as_old(pod)
 
     def as_old(self, pod: PodRequest) -> PodRequest:
         """Return the pod as the queue is to order it: one that replaces a pod of its gang goes

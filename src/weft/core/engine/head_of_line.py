@@ -370,11 +370,10 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
         for turn in kept.keep_on(name):
             if row is None or not table.schedulable[row]:
                 kept.let_go(turn)
-                nodes, before = turn.nodes, turn.places
-                turn.places = ()
-                if isinstance(turn, VacatedTurn):  # each of its places is for another pod
-                    turn.places = [place for place in before if place.node != name]
-                    kept.hold(turn)
+                each_alone = isinstance(turn, VacatedTurn)  # each place is for another pod
+                nodes, left = turn.nodes, [place for place in turn.places if place.node != name]
+                turn.places = left if each_alone else ()
+                kept.hold(turn)
                 turn.reservation.starts_ns = turn.reservation.sure_ns = None
                 _open_up(engine, turn, nodes, now_ns)
                 _wake(engine, turn, now_ns)

@@ -123,13 +123,14 @@ class LineTurn:
     @property
     def owner(self) -> str:
         """Return the key of the gang, or the UID of the pod, for which the place is kept."""
-        return key_of(self.waiting.pod)
+        return self.members.gang.key if self.members else key_of(self.waiting.pod)
 
     @property
     def name(self) -> str:
         """Return the gang's or pod's name, with its namespace."""
-        pod = self.waiting.pod
-        return str(self.members.gang) if self.members else f"{pod.namespace}/{pod.name}"
+        if self.members:
+            return str(self.members.gang)
+        return f"{self.waiting.pod.namespace}/{self.waiting.pod.name}"
 
 
 class VacatedTurn(LineTurn):
@@ -154,18 +155,8 @@ class VacatedTurn(LineTurn):
 
     @property
     def key(self) -> str:
-        """Return the key of the turn."""
+        """Return the key of the turn: its gang may have another turn beside it."""
         return REPLACES + self.owner
-
-    @property
-    def owner(self) -> str:
-        """Return the key of the gang."""
-        return self.members.gang.key
-
-    @property
-    def name(self) -> str:
-        """Return the gang's name, with its namespace."""
-        return str(self.members.gang)
 
 
 def key_of(pod: PodRequest) -> str:
